@@ -1,0 +1,207 @@
+"""The shapes of traffic: what chance decides for each session, and the rounds that follow from it."""
+
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from workloads.lengths import AnyLaw, Constant, Ints, tokens
+from workloads.request import Passage, Round, Session, Turn
+from workloads.spec import Agent, Chat, Documents, Rag, Reasoning, Workload
+
+AnyClass = Chat | Rag | Reasoning | Agent
+
+BLOCK = 256
+"""Sessions drawn at once. Every block has streams of its own, so that a plan is made only as far as it is used."""
+
+# What each random stream decides: one stream a concern, so that a change of one leaves the others as they were.
+ARRIVALS, CLASS, ROUNDS, WIDTHS, TASKS, INPUTS, OUTPUTS, THOUGHTS, PAUSES, RETRIEVAL, POOL = range(1, 12)
+
+# The third part of a text's key: whose text it is. Parts count from 1, because trailing zeros do not change a stream.
+SYSTEM, DOCUMENT, SESSION = 1, 2, 3
+
+
+@dataclass(frozen=True, slots=True)
+class Draws:
+    """What chance decided for one session: `widths` and `pauses_ns` by round, the token counts by turn."""
+
+    widths: Ints
+    pauses_ns: Ints
+    inputs: Ints
+    outputs: Ints
+    thoughts: Ints
+    documents: Ints
+
+    @property
+    def n_turns(self) -> int:
+        return len(self.inputs)
+
+
+class Traffic:
+    """Every session of a workload under one seed, by number from 0, without end."""
+
+    def __init__(self, workload: Workload, seed: int) -> None:
+        self._seed = seed
+        self._shapes = [Shape(name, spec, seed) for name, spec in workload.classes.items()]
+        weights = np.array([spec.weight for spec in workload.classes.values()])
+        self._shares = np.cumsum(weights / weights.sum())
+
+    def drawn(self, start: int = 0) -> "Iterator[tuple[int, Shape, Draws]]":
+        """(number, class, draws) of each session from number `start` on."""
+        block = start // BLOCK
+        while True:
+            for row, (shape, draws) in enumerate(self._block(block), block * BLOCK):
+                if row >= start:
+                    yield row, shape, draws
+            block += 1
+
+    def mean_turns(self) -> float:
+        """Model calls that a session makes on average."""
+        shares = np.diff(self._shares, prepend=0.0)
+        return float(sum(share * shape.mean_turns() for share, shape in zip(shares, self._shapes, strict=True)))
+
+    def _block(self, block: int) -> "Iterator[tuple[Shape, Draws]]":
+        picks = np.random.default_rng((self._seed, CLASS, block + 1)).random(BLOCK)
+        # The last share may round to just below 1.
+        chosen = np.minimum(np.searchsorted(self._shares, picks, side="right"), len(self._shapes) - 1)
+        drawn = [iter(s.draw(block, int((chosen == i).sum()))) for i, s in enumerate(self._shapes)]
+        for i in chosen.tolist():
+            yield self._shapes[i], next(drawn[i])
+
+
+class Shape:
+    """One class of traffic under one seed."""
+
+    def __init__(self, name: str, spec: AnyClass, seed: int) -> None:
+        self.name = name
+        self.spec = spec
+        self._seed = seed
+        # By name, so that a class keeps its sessions when another one is added.
+        self._code = zlib.crc32(name.encode())
+        self._body: dict[str, Any] = {**({"model": spec.model} if spec.model else {}), **spec.body}
+        self._system = spec.system_tokens + (spec.tools * spec.tool_definition_tokens if isinstance(spec, Agent) else 0)
+        pool = spec.documents if isinstance(spec, Rag) else None
+        self._pool = [] if pool is None else tokens(pool.tokens, self._stream(POOL, 0), pool.count).tolist()
+
+    def mean_turns(self) -> float:
+        rounds = _rounds_law(self.spec).expectation()
+        if not isinstance(self.spec, Agent):
+            return rounds
+        parallel = self.spec.parallel
+        return 1 + (rounds - 1) * (1 + parallel.probability * (parallel.width - 1))
+
+    def draw(self, block: int, n: int) -> list[Draws]:
+        """The draws of the class's `n` sessions of one block."""
+        if n == 0:
+            return []
+        spec = self.spec
+        rounds = tokens(_rounds_law(spec), self._stream(ROUNDS, block), n)
+        widths = self._widths(block, rounds)
+        round_ends = np.cumsum(rounds)
+        turn_ends = np.cumsum(widths)[round_ends - 1]
+        n_turns = int(turn_ends[-1])
+        thoughts = (
+            tokens(spec.thinking_tokens, self._stream(THOUGHTS, block), n_turns)
+            if isinstance(spec, Reasoning)
+            else np.zeros(n_turns, dtype=np.int64)
+        )
+        pauses = np.rint(_pause_law(spec).draw(self._stream(PAUSES, block), len(widths)) * 1e9).astype(np.int64)
+        by_round = (_split(array, round_ends) for array in (widths, pauses))
+        by_turn = (
+            _split(array, turn_ends)
+            for array in (
+                self._inputs(block, turn_ends),
+                tokens(spec.output_tokens, self._stream(OUTPUTS, block), n_turns),
+                thoughts,
+            )
+        )
+        return [Draws(*arrays) for arrays in zip(*by_round, *by_turn, self._retrieved(block, n), strict=True)]
+
+    def session(self, number: int, due_ns: int | None, draws: Draws) -> Session:
+        """The session that the draws stand for."""
+        rounds = []
+        context = call = 0
+        for r, (width, pause_ns) in enumerate(zip(draws.widths.tolist(), draws.pauses_ns.tolist(), strict=True), 1):
+            turns = tuple(self._turn(number, r, i, context, draws) for i in range(call, call + width))
+            rounds.append(Round(turns, pause_ns))
+            context += sum(t.input_tokens - context + t.output_tokens - t.thinking_tokens for t in turns)
+            call += width
+        return Session(number, self.name, due_ns, tuple(rounds))
+
+    def _turn(self, number: int, r: int, call: int, context: int, draws: Draws) -> Turn:
+        key = (self._seed, self._code, SESSION, number + 1, call + 1)
+        own = Passage("user", key, int(draws.inputs[call]))
+        passages = (*self._prefix(draws.documents.tolist()), own) if r == 1 else (own,)
+        thinking = int(draws.thoughts[call])
+        spoken = int(draws.outputs[call])
+        scripted = isinstance(self.spec, Chat | Agent) and self.spec.history == "scripted"
+        return Turn(
+            request_id=f"{self._seed:x}-{number}-{call + 1}",
+            number=r,
+            passages=passages,
+            input_tokens=context + sum(p.tokens for p in passages),
+            output_tokens=thinking + spoken,
+            thinking_tokens=thinking,
+            body=self._body,
+            scripted_answer=Passage("assistant", (*key, 1), spoken) if scripted else None,
+        )
+
+    def _prefix(self, documents: Sequence[int]) -> list[Passage]:
+        """What comes before the user's own words: the class's system prompt, then documents of its pool."""
+        base = (self._seed, self._code)
+        system = [Passage("system", (*base, SYSTEM), self._system)] if self._system else []
+        return system + [Passage("user", (*base, DOCUMENT, d + 1), self._pool[d]) for d in documents]
+
+    def _widths(self, block: int, rounds: Ints) -> Ints:
+        """Turns in each round, sessions one after another. A task starts with one call."""
+        widths = np.ones(int(rounds.sum()), dtype=np.int64)
+        if isinstance(self.spec, Agent):
+            at_once = self._stream(WIDTHS, block).random(len(widths)) < self.spec.parallel.probability
+            at_once[np.cumsum(rounds) - rounds] = False
+            widths[at_once] = self.spec.parallel.width
+        return widths
+
+    def _inputs(self, block: int, turn_ends: Ints) -> Ints:
+        """New tokens of each turn: the user's, and for an agent the task's, then the tools'."""
+        if not isinstance(self.spec, Agent):
+            return tokens(self.spec.input_tokens, self._stream(INPUTS, block), int(turn_ends[-1]))
+        inputs = tokens(self.spec.tool_result_tokens, self._stream(INPUTS, block), int(turn_ends[-1]))
+        firsts = np.concatenate([[0], turn_ends[:-1]])
+        inputs[firsts] = tokens(self.spec.input_tokens, self._stream(TASKS, block), len(turn_ends))
+        return inputs
+
+    def _retrieved(self, block: int, n: int) -> list[Ints]:
+        if not isinstance(self.spec, Rag):
+            return [np.zeros(0, dtype=np.int64)] * n
+        return list(_retrieve(self.spec.documents, self._stream(RETRIEVAL, block), n))
+
+    def _stream(self, concern: int, block: int) -> np.random.Generator:
+        return np.random.default_rng((self._seed, concern, self._code, block + 1))
+
+
+def _retrieve(pool: Documents, rng: np.random.Generator, n: int) -> Ints:
+    """`n` rows of `top_k` different documents each, by popularity; document 0 is the most popular."""
+    s = pool.popularity.s if pool.popularity.law == "zipf" else 0.0
+    # Gumbel noise on the logarithms of the weights: the largest k are a draw of k without replacement.
+    scores = rng.gumbel(size=(n, pool.count)) - s * np.log(np.arange(1, pool.count + 1))
+    found = np.argpartition(-scores, pool.top_k - 1, axis=1)[:, : pool.top_k].astype(np.int64)
+    found.sort(axis=1)
+    return rng.permuted(found, axis=1) if pool.order == "shuffled" else found
+
+
+def _split(array: Ints, ends: Ints) -> list[Ints]:
+    return np.split(array, ends[:-1])
+
+
+def _rounds_law(spec: AnyClass) -> AnyLaw:
+    if isinstance(spec, Chat):
+        return spec.turns
+    return spec.steps if isinstance(spec, Agent) else Constant(value=1)
+
+
+def _pause_law(spec: AnyClass) -> AnyLaw:
+    if isinstance(spec, Chat):
+        return spec.think_time
+    return spec.tool_time if isinstance(spec, Agent) else Constant(value=0)
