@@ -1,0 +1,248 @@
+"""The stream of chat completions and completions, pure: chunks with choices, then [DONE].
+
+The reader writes what it sees straight into the request's record; METRICS section 1 says what a token event is.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from analysis.record import ANSWER, REFUSAL, THINKING, TOOL, UNKNOWN, RequestRecord
+from loadgen.stream_reader import Details, Usage, note_failure, note_usage
+
+# --- what a server may send -------------------------------------------------------------------------------------------
+
+
+class _Function(msgspec.Struct, gc=False):
+    name: str | None = None
+    arguments: str | None = None
+
+
+class _ToolCall(msgspec.Struct, gc=False):
+    function: _Function | None = None
+
+
+class _Delta(msgspec.Struct, gc=False):
+    content: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    refusal: str | None = None
+    tool_calls: list[_ToolCall] | None = None
+    function_call: _Function | None = None
+
+
+class _Logprobs(msgspec.Struct, gc=False):
+    content: list[msgspec.Raw] | None = None
+    refusal: list[msgspec.Raw] | None = None
+    tokens: list[msgspec.Raw] | None = None
+
+    def count(self) -> int:
+        return len(self.content or ()) + len(self.refusal or ()) + len(self.tokens or ())
+
+
+class _Choice(msgspec.Struct, gc=False):
+    index: int = 0
+    delta: _Delta | None = None
+    text: str | None = None
+    finish_reason: str | None = None
+    logprobs: _Logprobs | None = None
+    token_ids: list[int] | None = None
+
+
+class _Chunk(msgspec.Struct, gc=False):
+    choices: list[_Choice] | None = None
+    usage: Usage | None = None
+    error: Any = None
+
+
+_decode_chunk = msgspec.json.Decoder(_Chunk).decode
+_NOTHING = _Delta()
+FAILED_REASONS = frozenset({"error", "abort"})
+"""Reasons to finish that say the server gave up: an answer that ends so is an error, not an answer."""
+
+
+def _lenient_chunk(data: bytes) -> _Chunk | None:
+    """A chunk in which a field has an unexpected type: that field is dropped, the others count. None if unreadable."""
+    try:
+        raw = msgspec.json.decode(data)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    if not isinstance(raw, dict):
+        return None
+    choices = raw.get("choices")
+    return _Chunk(
+        choices=[_lenient(_Choice, choice) for choice in choices] if isinstance(choices, list) else None,
+        usage=_lenient(Usage, raw["usage"]) if isinstance(raw.get("usage"), dict) else None,
+        error=raw.get("error"),
+    )
+
+
+def _lenient(kind: type[Any], raw: object) -> Any:
+    """`raw` as a struct of `kind`, with every field that does not fit left at its default."""
+    if not isinstance(raw, Mapping):
+        return kind()
+    values = {}
+    for name, hint in kind.__annotations__.items():
+        if name in raw:
+            try:
+                values[name] = msgspec.convert(raw[name], hint)
+            except msgspec.ValidationError:
+                inner = next((one for one in (_Delta, Details, _Logprobs) if hint == one | None), None)
+                values[name] = _lenient(inner, raw[name]) if inner else _as_text(name, raw[name])
+    return kind(**{name: value for name, value in values.items() if value is not None})
+
+
+def _as_text(name: str, value: object) -> str | None:
+    """Content as a list of parts, or a reason to finish that is a number: text all the same."""
+    if name in ("content", "text", "reasoning", "reasoning_content") and isinstance(value, list):
+        return "".join(str(part.get("text", "")) for part in value if isinstance(part, dict))
+    return str(value) if name == "finish_reason" and isinstance(value, int | str) else None
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+
+class ChunkReader:
+    """Chat completions and completions: chunks with choices, then [DONE]."""
+
+    __slots__ = ("_parts", "_running", "_total", "done", "failed", "record")
+
+    def __init__(self, record: RequestRecord, keep_text: bool = False) -> None:
+        self.record = record
+        self.done = False
+        self.failed = False
+        self._parts: list[str] | None = [] if keep_text else None
+        self._running = False  # usage has come with a choice before
+        self._total: int | None = 0  # tokens told so far by running usage; None: it skipped a token event
+
+    def read(self, name: bytes, data: bytes, arrival_ns: int, read_id: int) -> None:
+        if data == b"[DONE]":
+            self.done = True
+            return
+        try:
+            chunk: _Chunk | None = _decode_chunk(data)
+        except (msgspec.DecodeError, RecursionError):
+            chunk = _lenient_chunk(data)
+        if chunk is None:
+            self._unreadable(name, data)
+            return
+        if chunk.error or name == b"error":
+            self._fail(chunk.error or data)
+            return
+        choices = chunk.choices
+        if choices:
+            choice = choices[0]
+            delta = choice.delta
+            if (  # nearly every event of a stream: one choice with a piece of the answer and nothing else
+                delta is not None
+                and delta.content
+                and chunk.usage is None
+                and len(choices) == 1
+                and choice.finish_reason is None
+                and choice.logprobs is None
+                and choice.token_ids is None
+                and not (delta.reasoning_content or delta.reasoning or choice.index)
+            ):
+                self._plain(delta.content, arrival_ns, read_id)
+                return
+            self._choices(choices, chunk.usage, arrival_ns, read_id)
+        elif choices is None and chunk.usage is None and b'"object":"error"' in data.replace(b" ", b""):
+            self._fail(data)
+        if chunk.usage is not None:
+            note_usage(self.record, chunk.usage)
+
+    def text(self) -> str | None:
+        return None if self._parts is None else "".join(self._parts)
+
+    def _plain(self, text: str, arrival_ns: int, read_id: int) -> None:
+        record = self.record
+        record.arrival_ns.append(arrival_ns)
+        record.n_tokens.append(UNKNOWN)
+        record.kind.append(ANSWER)
+        record.chars.append(len(text))
+        record.read_id.append(read_id)
+        self._total = None
+        if self._parts is not None:
+            self._parts.append(text)
+
+    def _choices(self, choices: list[_Choice], usage: Usage | None, arrival_ns: int, read_id: int) -> None:
+        record = self.record
+        chars, kind, told = 0, UNKNOWN, 0
+        for choice in choices:
+            if choice.index >= record.choices:
+                record.choices = choice.index + 1
+            if choice.finish_reason is not None:
+                self._finish(choice.finish_reason)
+            # A choice that is all thinking beside one that answers: the event begins the answer.
+            found, length = self._channel(choice)
+            if length:
+                chars += length
+                kind = max(kind, found)
+            if choice.token_ids:
+                told += len(choice.token_ids)
+            elif choice.logprobs is not None:
+                told += choice.logprobs.count()
+        grown = self._grown(usage, bool(chars))
+        if not chars and not told and grown <= 0:
+            return
+        record.arrival_ns.append(arrival_ns)
+        record.n_tokens.append(grown if grown != UNKNOWN else told or UNKNOWN)
+        record.kind.append(ANSWER if kind == UNKNOWN else kind)
+        record.chars.append(chars)
+        record.read_id.append(read_id)
+
+    def _channel(self, choice: _Choice) -> tuple[int, int]:
+        """(channel, characters) of the text in one choice; of several channels the one that answers."""
+        delta = choice.delta or _NOTHING
+        answer = delta.content or choice.text
+        if answer:
+            if self._parts is not None:
+                self._parts.append(answer)
+            return ANSWER, len(answer) + (len(_thought(delta)) if delta.reasoning or delta.reasoning_content else 0)
+        if delta.reasoning or delta.reasoning_content:
+            return THINKING, len(_thought(delta))
+        if delta.tool_calls or delta.function_call:
+            return TOOL, _tool_chars(delta)
+        return REFUSAL, len(delta.refusal or "")
+
+    def _grown(self, usage: Usage | None, has_text: bool) -> int:
+        """Tokens that running usage adds with this event, UNKNOWN where it does not say.
+
+        The first usage beside a choice without text may be the final one: it counts only when usage runs already.
+        """
+        if usage is None or usage.completion_tokens is None:
+            if has_text:
+                self._total = None
+            return UNKNOWN
+        runs, self._running = self._running, True
+        if self._total is None or not (has_text or runs):
+            return UNKNOWN
+        grown, self._total = usage.completion_tokens - self._total, usage.completion_tokens
+        return grown if grown >= 0 else UNKNOWN
+
+    def _finish(self, reason: str) -> None:
+        self.record.finish_reason = self.record.finish_reason or reason
+        if reason in FAILED_REASONS:
+            self._fail(f"the server ended the answer with finish_reason {reason!r}")
+
+    def _unreadable(self, name: bytes, data: bytes) -> None:
+        if name == b"error":
+            self._fail(data)
+        else:
+            self.record.events_dropped += 1
+
+    def _fail(self, error: object) -> None:
+        note_failure(self.record, error)
+        self.failed = True
+
+
+def _thought(delta: _Delta) -> str:
+    """Thinking under either name; both with the same text are one."""
+    first, second = delta.reasoning_content or "", delta.reasoning or ""
+    return first if first == second else first + second
+
+
+def _tool_chars(delta: _Delta) -> int:
+    functions = [call.function for call in delta.tool_calls or ()] + [delta.function_call]
+    return sum(len(one.name or "") + len(one.arguments or "") for one in functions if one is not None)
