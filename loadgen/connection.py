@@ -1,0 +1,367 @@
+"""One HTTP/1.1 connection with kernel receive stamps: the lower half of the hot path.
+
+Measuring token arrival is what this program exists for, so the socket is read here and nowhere else: a non-blocking
+socket on the event loop's selector, `recvmsg` with the kernel's receive stamp (SO_TIMESTAMPNS) beside the data, llhttp
+for the framing. Nothing is awaited, logged or allocated per token beyond what the bytes themselves need. TLS runs over
+the same reads (`ssl.MemoryBIO`), so encrypted streams get kernel stamps too.
+"""
+
+import asyncio
+import errno
+import os
+import platform
+import socket
+import ssl
+import struct
+from collections.abc import Mapping
+from typing import Protocol
+
+import httptools
+
+from loadgen.clock import RunClock
+
+READ_BYTES = 65_536
+MAX_HEAD_BYTES = 262_144
+SO_TIMESTAMPNS = 35 if platform.system() == "Linux" else None
+"""Linux' number for it, on every architecture but SPARC and PA-RISC; Python's socket module has no name for it."""
+_TIMESPEC = struct.Struct("qq")
+_CONTROL_BYTES = socket.CMSG_SPACE(_TIMESPEC.size) if hasattr(socket, "CMSG_SPACE") else 0
+_unpack_timespec = _TIMESPEC.unpack
+
+
+class Listener(Protocol):
+    """Who is told what a connection reads: the exchange that it carries."""
+
+    def on_head(self, status: int, headers: Mapping[bytes, bytes], arrival_ns: int) -> None: ...
+    def on_body(self, data: bytes, arrival_ns: int, read_id: int) -> None: ...
+    def on_complete(self, arrival_ns: int) -> None: ...
+    def on_lost(self, outcome: str, message: str, arrival_ns: int) -> None: ...
+
+
+class OpenError(Exception):
+    """A connection could not be opened: the outcome that the request gets, and why."""
+
+    def __init__(self, outcome: str, message: str) -> None:
+        super().__init__(message)
+        self.outcome = outcome
+
+
+class Connection:
+    """A connection that carries one exchange at a time.
+
+    `kernel_reads` and `user_reads` count the reads by where their arrival time came from. `idle_since_ns` is set while
+    it waits in a pool; `keep_alive_s` is how long the server said that it keeps an idle connection.
+    """
+
+    def __init__(self, sock: socket.socket, clock: RunClock, tls: "TlsPipe | None", kernel_stamps: bool) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._sock = sock
+        self._clock = clock
+        self._tls = tls
+        self._parser: httptools.HttpResponseParser | None = None
+        self._listener: Listener | None = None
+        self._unsent = memoryview(b"")
+        self._sent: asyncio.Future[None] | None = None
+        self._headers: dict[bytes, bytes] = {}
+        self._until_close = False
+        self._head_bytes = 0
+        self._keep_alive = False
+        self._kernel_stamps = kernel_stamps
+        self.arrival_ns = 0
+        self.read_id = 0
+        self.user_reads = 0
+        self.requests = 0
+        self.closed = False
+        self.lost_unanswered = False  # the connection was gone before a byte of the answer
+        self.idle_since_ns = 0
+        self.keep_alive_s: float | None = None
+        self.connect_s: float | None = None
+        self.dns_s: float | None = None
+        self.tls_s: float | None = None
+        self._loop.add_reader(sock, self._readable)
+
+    # --- sending ---------------------------------------------------------------------------------------------------
+
+    async def send(self, data: bytes, listener: Listener) -> int | None:
+        """Hand a whole request to the kernel; the instant at which its last byte went, None if the connection was lost.
+
+        The listener hears of the loss and of whatever the server answers, also while the request is still going out.
+        """
+        self._listener = listener
+        self._parser = httptools.HttpResponseParser(self)
+        self._head_bytes = 0
+        self._keep_alive = False
+        self.requests += 1
+        self._unsent = memoryview(self._tls.encrypt(data) if self._tls else data)
+        self._write()
+        if self._unsent and not self.closed:
+            self._sent = self._loop.create_future()
+            self._loop.add_writer(self._sock, self._write)
+            await self._sent
+        return None if self._unsent else self._clock.now_ns()
+
+    def _write(self) -> None:
+        try:
+            while self._unsent:
+                self._unsent = self._unsent[self._sock.send(self._unsent) :]
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as problem:
+            self._lose("broken", f"the connection was lost while the request was sent: {reason(problem)}")
+            return
+        self._release_sender()
+
+    def _release_sender(self) -> None:
+        if self._sent is not None:
+            self._loop.remove_writer(self._sock)
+            if not self._sent.done():
+                self._sent.set_result(None)
+            self._sent = None
+
+    # --- receiving -------------------------------------------------------------------------------------------------
+
+    def _readable(self) -> None:
+        """Read once. What was waiting in the kernel and is over the limit makes the selector call again."""
+        try:
+            if self._kernel_stamps:
+                data, control, _, _ = self._sock.recvmsg(READ_BYTES, _CONTROL_BYTES)
+            else:
+                data, control = self._sock.recv(READ_BYTES), None
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as problem:
+            self.arrival_ns = self._clock.now_ns()
+            self._lose("broken", f"the connection was lost: {reason(problem)}")
+            return
+        if control:
+            seconds, nanoseconds = _unpack_timespec(control[0][2])
+            self.arrival_ns = seconds * 1_000_000_000 + nanoseconds - self._clock.realtime_base_ns
+        else:
+            self.arrival_ns = self._clock.now_ns()
+            self.user_reads += 1
+        self.read_id += 1
+        if not data:
+            self._end_of_stream()
+        elif self._tls is None:
+            self._feed(data)
+        else:
+            self._feed_encrypted(data)
+
+    def _feed(self, data: bytes) -> None:
+        if self._listener is None:
+            self.close()  # bytes that nobody asked for: the connection cannot be trusted with another request
+            return
+        try:
+            self._parser.feed_data(data)  # type: ignore[union-attr]
+        except httptools.HttpParserUpgrade:
+            self._lose("malformed", "the server switched to another protocol")
+        except httptools.HttpParserError as problem:
+            self._lose("malformed", f"not an HTTP answer: {problem.__context__ or problem}")
+        else:
+            self._check_head(len(data))
+
+    def _check_head(self, size: int) -> None:
+        if self._head_bytes >= 0 and self._parser is not None:
+            self._head_bytes += size
+            if self._head_bytes > MAX_HEAD_BYTES:
+                self._lose("malformed", f"a response header of more than {MAX_HEAD_BYTES} bytes")
+
+    def _feed_encrypted(self, data: bytes) -> None:
+        tls = self._tls
+        assert tls is not None
+        try:
+            for plain in tls.decrypt(data):
+                self._feed(plain)
+                if self.closed:
+                    return
+        except ssl.SSLError as problem:
+            self._lose("broken", f"TLS failed inside the stream: {reason(problem)}")
+            return
+        if tls.closed:
+            self._end_of_stream()
+
+    def _end_of_stream(self) -> None:
+        """The server closed: the proper end of a body without length, else a loss."""
+        if self._until_close and self._listener is not None:
+            self._keep_alive = False
+            self._complete()
+        else:
+            where = "inside the answer" if self._head_bytes < 0 else "before it answered"
+            self._lose("broken", f"the server closed the connection {where}")
+
+    # --- what llhttp calls -----------------------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        self._headers = {}
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers[name.lower()] = value
+
+    def on_headers_complete(self) -> None:
+        assert self._parser is not None
+        status = self._parser.get_status_code()
+        if status < 200 or self._listener is None:
+            return
+        self._head_bytes = -1
+        headers = self._headers
+        self._keep_alive = self._parser.should_keep_alive()
+        self._until_close = (
+            b"content-length" not in headers
+            and b"chunked" not in headers.get(b"transfer-encoding", b"").lower()
+            and status not in (204, 304)
+        )
+        if b"keep-alive" in headers:
+            self.keep_alive_s = _keep_alive_s(headers[b"keep-alive"])
+        self._listener.on_head(status, headers, self.arrival_ns)
+
+    def on_body(self, data: bytes) -> None:
+        if self._listener is not None:
+            self._listener.on_body(data, self.arrival_ns, self.read_id)
+
+    def on_message_complete(self) -> None:
+        if self._head_bytes < 0:
+            self._complete()
+
+    # --- ends ------------------------------------------------------------------------------------------------------
+
+    def _complete(self) -> None:
+        listener, self._listener = self._listener, None
+        if not self._keep_alive or self._unsent:
+            self.close()
+        if listener is not None:
+            listener.on_complete(self.arrival_ns)
+
+    def _lose(self, outcome: str, message: str) -> None:
+        listener, self._listener = self._listener, None
+        self.lost_unanswered = self._head_bytes == 0
+        self.close()
+        if listener is not None:
+            listener.on_lost(outcome, message, self.arrival_ns)
+
+    def is_reusable(self) -> bool:
+        """Whether another request may go out: open, and nothing (an end, say) has come since the last one."""
+        if self.closed:
+            return False
+        try:
+            self._sock.recv(1, socket.MSG_PEEK)
+        except (BlockingIOError, InterruptedError):
+            return True
+        except OSError:
+            pass
+        self.close()
+        return False
+
+    def close(self) -> None:
+        """Close at once; the listener, if any, is not told."""
+        if self.closed:
+            return
+        self.closed = True
+        self._listener = None
+        self._loop.remove_reader(self._sock)
+        self._release_sender()
+        self._sock.close()
+        self._parser = None  # it holds this connection: with garbage collection off, cycles must be cut by hand
+
+
+def _keep_alive_s(value: bytes) -> float | None:
+    """The seconds of `Keep-Alive: timeout=5, max=100`."""
+    for part in value.split(b","):
+        name, _, number = part.strip().partition(b"=")
+        if name.lower() == b"timeout" and number.strip().isdigit():
+            return float(number)
+    return None
+
+
+def reason(problem: BaseException) -> str:
+    """An operating-system or TLS error in words."""
+    if isinstance(problem, ssl.SSLCertVerificationError):
+        return f"the server's certificate is not trusted: {problem.verify_message}"
+    if isinstance(problem, ssl.SSLError):
+        return (problem.reason or str(problem)).replace("_", " ").lower()
+    if isinstance(problem, OSError):
+        return os.strerror(problem.errno) if problem.errno and problem.errno > 0 else str(problem)
+    return str(problem) or type(problem).__name__
+
+
+class TlsPipe:
+    """TLS over byte buffers, so that the socket below stays ours."""
+
+    def __init__(self, context: ssl.SSLContext, server_hostname: str) -> None:
+        self._incoming = ssl.MemoryBIO()
+        self._outgoing = ssl.MemoryBIO()
+        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_hostname=server_hostname)
+        self.closed = False
+
+    async def handshake(self, sock: socket.socket) -> None:
+        """Raises ssl.SSLError or OSError."""
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                self._tls.do_handshake()
+                done = True
+            except ssl.SSLWantReadError:
+                done = False
+            finally:
+                if outgoing := self._outgoing.read():  # also the alert that tells the server why we left
+                    await loop.sock_sendall(sock, outgoing)
+            if done:
+                return
+            data = await loop.sock_recv(sock, READ_BYTES)
+            if not data:
+                raise OSError(errno.ECONNRESET, "the server closed the connection during the TLS handshake")
+            self._incoming.write(data)
+
+    def encrypt(self, data: bytes) -> bytes:
+        self._tls.write(data)
+        return self._outgoing.read()
+
+    def decrypt(self, data: bytes) -> list[bytes]:
+        """The plain text of every record that `data` completes; sets `closed` at the end of the stream."""
+        self._incoming.write(data)
+        plain: list[bytes] = []
+        try:
+            while piece := self._tls.read(READ_BYTES):
+                plain.append(piece)
+            self.closed = True
+        except ssl.SSLWantReadError:
+            pass
+        except ssl.SSLZeroReturnError:
+            self.closed = True
+        return plain
+
+
+# --- opening ----------------------------------------------------------------------------------------------------------
+
+
+def stamp_in_kernel(sock: socket.socket) -> bool:
+    """Ask the kernel to stamp what this socket receives; whether it will."""
+    if SO_TIMESTAMPNS is None or not _CONTROL_BYTES or sock.family not in (socket.AF_INET, socket.AF_INET6):
+        return False
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+    except OSError:
+        return False
+    return True
+
+
+async def open_socket(address: tuple[object, ...] | str, family: int) -> socket.socket:
+    """A connected non-blocking socket. Raises OpenError."""
+    try:
+        sock = socket.socket(family, socket.SOCK_STREAM)
+    except OSError as problem:
+        outcome = "client_error" if problem.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM) else "connect_failed"
+        raise OpenError(outcome, f"no socket could be made: {reason(problem)}") from None
+    try:
+        sock.setblocking(False)
+        if family != getattr(socket, "AF_UNIX", None):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        await asyncio.get_running_loop().sock_connect(sock, address)
+    except OSError as problem:
+        sock.close()
+        local = (errno.EADDRNOTAVAIL, errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+        outcome = "client_error" if problem.errno in local else "connect_failed"
+        raise OpenError(outcome, reason(problem)) from None
+    except BaseException:
+        sock.close()
+        raise
+    return sock

@@ -1,0 +1,354 @@
+"""The engine that sends a request over HTTP/1.1 and times every token of the answer: the upper half of the hot path.
+
+send() never raises: whatever happens to a request is its outcome. Connections are reused, and opened as soon as none is
+free, so that no request waits for another.
+"""
+
+import asyncio
+import hashlib
+import random
+import socket
+import ssl
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Self, TypeAlias
+
+import msgspec
+
+from analysis.record import RequestRecord
+from loadgen.clock import RunClock
+from loadgen.connection import Connection, OpenError, TlsPipe, open_socket, reason, stamp_in_kernel
+from loadgen.exchange import Exchange, Limits
+from loadgen.openai_api import READERS, BodyOptions, request_body
+from loadgen.target import Target
+from workloads.request import Request
+
+Address: TypeAlias = "tuple[int, tuple[object, ...] | str]"
+
+IDLE_S = 4.0
+"""An idle connection older than this is not used again, unless the server promised more: uvicorn closes after five
+seconds, and a request that meets the closing would fail for no fault of the server's."""
+STALE_S = 0.01
+RETRY_OUTCOMES = frozenset({"rate_limited", "connect_failed", "timeout_connect"})
+RETRY_STATUS = frozenset({408, 429, 500, 502, 503, 504})
+FIRST_BACKOFF_S, MAX_BACKOFF_S = 0.5, 30.0
+MAX_REDIRECTS = 3
+
+
+@dataclass(frozen=True)
+class HttpOptions:
+    """How the requests of a run go out. `headers` and `api_key` are secrets: they are never shown or stored."""
+
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    api_key: str | None = field(default=None, repr=False)
+    limits: Limits = field(default_factory=Limits)
+    retries: int = 0
+    tls: ssl.SSLContext | None = None
+    proxy: Target | None = None
+    kernel_stamps: bool = True
+    save_text: bool = False
+
+
+class HttpEngine:
+    """Sends requests to one target. One instance a run and process; close it when the run is over."""
+
+    def __init__(self, target: Target, body: BodyOptions, options: HttpOptions, clock: RunClock) -> None:
+        self._target = target
+        self._body = body
+        self._options = options
+        self._clock = clock
+        self._idle: list[Connection] = []
+        self._addresses: list[Address] = []
+        self._next_address = 0
+        self._path = target.path
+        self._kernel_reads = 0
+        self._user_reads = 0
+        self._head = _head_lines(target, options)
+        self._stamper = _keep_stamping() if options.kernel_stamps else None
+
+    @property
+    def timestamp_source(self) -> str:
+        """Where arrival times came from so far: "kernel" if (all but a stray read) so, else "user"."""
+        return "kernel" if self._kernel_reads and self._user_reads <= self._kernel_reads // 1000 else "user"
+
+    async def send(self, request: Request) -> RequestRecord:
+        """Send one request and read the answer to its end; the record has what the wire showed.
+
+        Cancelling the awaiting task cuts the request: the record then says `cancelled` and keeps what had come.
+        """
+        record = RequestRecord(request.request_id)
+        record.asked_input_tokens = request.input_tokens
+        record.asked_output_tokens = request.output_tokens
+        try:
+            await self._send_with_retries(request, record)
+        except asyncio.CancelledError:
+            record.outcome, record.error = "cancelled", None
+            record.end_ns = self._clock.now_ns()
+        except OpenError as problem:
+            record.outcome, record.error = problem.outcome, f"{self._target.origin}: {problem}"
+            record.end_ns = self._clock.now_ns()
+        except (OSError, MemoryError, ValueError) as problem:
+            record.outcome, record.error = "client_error", f"{type(problem).__name__}: {reason(problem)}"
+            record.end_ns = self._clock.now_ns()
+        return record
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        for connection in self._idle:
+            self._retire(connection)
+        self._idle.clear()
+        if self._stamper is not None:
+            self._stamper.close()
+
+    # --- tries -----------------------------------------------------------------------------------------------------
+
+    async def _send_with_retries(self, request: Request, record: RequestRecord) -> None:
+        body = msgspec.json.encode(request_body(request, self._body))
+        headers = _lines(trace_headers(request.request_id))
+        first_sent_ns: int | None = None
+        while True:
+            record.tries += 1
+            try:
+                await self._follow_redirects(request, record, headers, body)
+            except OpenError as problem:
+                if not self._tries_again(record, problem.outcome):
+                    raise
+            first_sent_ns = record.sent_ns if first_sent_ns is None else first_sent_ns
+            if not self._tries_again(record, record.outcome):
+                break
+            await asyncio.sleep(_backoff_s(record))
+            _forget_try(record)
+        record.sent_ns = first_sent_ns  # latency counts from the first try
+
+    def _tries_again(self, record: RequestRecord, outcome: str) -> bool:
+        if record.tries > self._options.retries:
+            return False
+        return outcome in RETRY_OUTCOMES or (outcome == "http_error" and record.status in RETRY_STATUS)
+
+    async def _follow_redirects(self, request: Request, record: RequestRecord, headers: bytes, body: bytes) -> None:
+        for _ in range(MAX_REDIRECTS):
+            path = self._redirected_to(await self._try(request, record, headers, body))
+            if path is None:
+                return
+            self._path = path  # the server moved: later requests go there at once
+            _forget_try(record)
+        await self._try(request, record, headers, body)
+
+    def _redirected_to(self, exchange: Exchange) -> str | None:
+        """The new path, if the answer redirects within the same host and keeps the method."""
+        if exchange.record.status not in (307, 308) or not exchange.location:
+            return None
+        location = exchange.location
+        if location.startswith(self._target.origin + "/"):
+            location = location.removeprefix(self._target.origin)
+        return location if location.startswith("/") and not location.startswith("//") else None
+
+    async def _try(self, request: Request, record: RequestRecord, headers: bytes, body: bytes) -> Exchange:
+        """Send once. A reused connection that the server was closing just then is replaced, once: it is gone within a
+        round trip of the send, so the server never took the request."""
+        connection = await self._connection(record)
+        exchange = await self._exchange(connection, request, record, headers, body)
+        if record.reused_connection and connection.lost_unanswered and _age_s(record) < STALE_S:
+            _forget_try(record)
+            connection = await self._connection(record, new=True)
+            exchange = await self._exchange(connection, request, record, headers, body)
+        return exchange
+
+    async def _exchange(
+        self, connection: Connection, request: Request, record: RequestRecord, headers: bytes, body: bytes
+    ) -> Exchange:
+        reader = READERS[self._body.endpoint](record, request.keep_text or self._options.save_text)
+        exchange = Exchange(record, reader, self._clock, self._options.limits)
+        length = b"content-length: %d\r\n\r\n" % len(body)
+        head = b"".join([b"POST ", self._request_path(), b" HTTP/1.1\r\n", self._head, headers, length])
+        try:
+            sent_ns = await connection.send(head + body, exchange)
+            if sent_ns is not None:
+                record.sent_ns = sent_ns
+            await exchange.finished
+        finally:
+            exchange.cancel()
+            self._put_back(connection, exchange)
+        record.text = reader.text()
+        return exchange
+
+    def _request_path(self) -> bytes:
+        proxied = self._options.proxy is not None and self._target.scheme == "http"
+        return f"{self._target.origin if proxied else ''}{self._path}".encode()
+
+    # --- connections -----------------------------------------------------------------------------------------------
+
+    async def _connection(self, record: RequestRecord, new: bool = False) -> Connection:
+        """An idle connection, or a new one. Raises OpenError."""
+        now_ns = self._clock.now_ns()
+        while self._idle and not new:
+            connection = self._idle.pop()
+            allowed_s = IDLE_S if connection.keep_alive_s is None else max(0.0, connection.keep_alive_s - 1)
+            if now_ns - connection.idle_since_ns <= allowed_s * 1e9 and connection.is_reusable():
+                record.reused_connection = True
+                return connection
+            self._retire(connection)
+        record.reused_connection = False
+        try:
+            async with asyncio.timeout(self._options.limits.connect_s):
+                connection = await self._open()
+        except TimeoutError:
+            limit_s = self._options.limits.connect_s or 0.0
+            raise OpenError("timeout_connect", f"no connection after {limit_s:g} s") from None
+        record.connect_s, record.dns_s, record.tls_s = connection.connect_s, connection.dns_s, connection.tls_s
+        return connection
+
+    def _put_back(self, connection: Connection, exchange: Exchange) -> None:
+        served = (
+            exchange.record.status is not None and exchange.record.status < 300
+        )  # some servers close after an error
+        if exchange.complete and served and not connection.closed:
+            connection.idle_since_ns = self._clock.now_ns()
+            self._idle.append(connection)
+        else:
+            self._retire(connection)
+
+    def _retire(self, connection: Connection) -> None:
+        connection.close()
+        self._user_reads += connection.user_reads
+        self._kernel_reads += connection.read_id - connection.user_reads
+
+    async def _open(self) -> Connection:
+        begin = time.perf_counter()
+        addresses, dns_s = await self._resolve()
+        sock = await self._connect(addresses)
+        try:
+            kernel_stamps = self._options.kernel_stamps and stamp_in_kernel(sock)
+            if self._options.proxy is not None and self._target.scheme == "https":
+                await _open_tunnel(sock, self._target)
+            tls, tls_s = await self._handshake(sock)
+        except BaseException:
+            sock.close()
+            raise
+        connection = Connection(sock, self._clock, tls, kernel_stamps)
+        connection.connect_s, connection.dns_s, connection.tls_s = time.perf_counter() - begin, dns_s, tls_s
+        return connection
+
+    async def _resolve(self) -> tuple[list[Address], float | None]:
+        """The server's addresses, looked up once a run, and how long that took if it was now."""
+        if self._addresses:
+            return self._addresses, None
+        peer = self._options.proxy or self._target
+        if peer.unix_path:
+            self._addresses = [(socket.AF_UNIX, peer.unix_path)]
+            return self._addresses, None
+        begin = time.perf_counter()
+        try:
+            loop = asyncio.get_running_loop()
+            found = await loop.getaddrinfo(peer.host, peer.port, type=socket.SOCK_STREAM)
+        except OSError as problem:
+            raise OpenError("connect_failed", f"the name {peer.host} is not known: {reason(problem)}") from None
+        self._addresses = [(family, address) for family, _, _, _, address in found]
+        return self._addresses, time.perf_counter() - begin
+
+    async def _connect(self, addresses: list[Address]) -> socket.socket:
+        """A socket to the next address that answers: several addresses share the load, as DNS meant them to."""
+        last: OpenError | None = None
+        for offset in range(len(addresses)):
+            index = (self._next_address + offset) % len(addresses)
+            family, address = addresses[index]
+            try:
+                sock = await open_socket(address, family)
+            except OpenError as problem:
+                last = problem
+                continue
+            self._next_address = (index + 1) % len(addresses)
+            return sock
+        raise last or OpenError("connect_failed", "the name has no address")
+
+    async def _handshake(self, sock: socket.socket) -> tuple[TlsPipe | None, float | None]:
+        if self._target.scheme != "https":
+            return None, None
+        begin = time.perf_counter()
+        tls = TlsPipe(self._options.tls or ssl.create_default_context(), self._target.host)
+        try:
+            await tls.handshake(sock)
+        except (ssl.SSLError, OSError, ValueError) as problem:
+            raise OpenError("tls_failed", reason(problem)) from None
+        return tls, time.perf_counter() - begin
+
+
+def _keep_stamping() -> socket.socket:
+    """The kernel begins to stamp packets some milliseconds after the first socket asks: one that asks early, and stays
+    open, makes sure that the first answers of the run are stamped too."""
+    sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    stamp_in_kernel(sock)
+    return sock
+
+
+async def _open_tunnel(sock: socket.socket, target: Target) -> None:
+    """CONNECT through an HTTP proxy. Raises OpenError."""
+    loop = asyncio.get_running_loop()
+    host = f"[{target.host}]" if ":" in target.host else target.host
+    try:
+        authority = f"{host}:{target.port}"
+        await loop.sock_sendall(sock, f"CONNECT {authority} HTTP/1.1\r\nhost: {authority}\r\n\r\n".encode())
+        answer = b""
+        while b"\r\n\r\n" not in answer and len(answer) < 65_536:
+            data = await loop.sock_recv(sock, 4096)
+            if not data:
+                raise OpenError("connect_failed", "the proxy closed the connection")
+            answer += data
+    except OSError as problem:
+        raise OpenError("connect_failed", f"the proxy: {reason(problem)}") from None
+    status = answer.split(b"\r\n")[0].decode("latin-1")
+    if not status.partition(" ")[2].startswith("2"):
+        raise OpenError("connect_failed", f"the proxy refused: {status}")
+
+
+def _head_lines(target: Target, options: HttpOptions) -> bytes:
+    """The header lines that all requests share; the user's own replace ours."""
+    headers = {
+        "host": target.authority,
+        "user-agent": "loadgen",
+        "accept": "text/event-stream, application/json",
+        "content-type": "application/json",
+    }
+    if options.api_key:
+        headers["authorization"] = f"Bearer {options.api_key}"
+    headers |= {name.lower(): value for name, value in options.headers.items()}
+    return _lines(headers)
+
+
+def trace_headers(request_id: str) -> dict[str, str]:
+    """The request's id for the server's log, and a W3C trace context made from it, so that both can be joined."""
+    digest = hashlib.blake2b(request_id.encode(), digest_size=24).hexdigest()
+    return {"x-request-id": request_id, "traceparent": f"00-{digest[:32]}-{digest[32:]}-01"}
+
+
+def _lines(headers: Mapping[str, str]) -> bytes:
+    return "".join(f"{name}: {value}\r\n" for name, value in headers.items()).encode("latin-1")
+
+
+def _backoff_s(record: RequestRecord) -> float:
+    """What the server asked for, else doubling with jitter so that the retries of a burst do not come as one."""
+    if record.retry_after_s is not None:
+        return record.retry_after_s
+    return min(MAX_BACKOFF_S, FIRST_BACKOFF_S * 2.0 ** (record.tries - 1)) * random.uniform(0.5, 1.0)
+
+
+def _age_s(record: RequestRecord) -> float:
+    """From the send to the end; 0 where it was not even sent."""
+    return 0.0 if record.sent_ns is None or record.end_ns is None else (record.end_ns - record.sent_ns) / 1e9
+
+
+def _forget_try(record: RequestRecord) -> None:
+    """Back to a request that has not been answered: what the failed try left must not mix with the next."""
+    record.outcome, record.error, record.status = "not_sent", None, None
+    record.headers_ns = record.end_ns = None
+    record.finish_reason = record.prompt_tokens = record.cached_tokens = None
+    record.completion_tokens = record.reasoning_tokens = None
+    record.choices, record.events_dropped = 1, 0
+    for column in (record.arrival_ns, record.n_tokens, record.kind, record.chars, record.read_id):
+        del column[:]
