@@ -1,0 +1,151 @@
+"""The machine that a run is sent from: what it is, how many files it may open, and whether it keeps up."""
+
+import asyncio
+import contextlib
+import gc
+import os
+import platform
+import resource
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Self
+
+from loadgen.clock import Clock
+from loadgen.drive import Live
+from loadgen.errors import LoadgenError
+
+AMPLE_FILES = 65_536
+"""An open loop cannot know how many requests will be in flight at once."""
+
+TICK_S = 0.05
+TICKS_PER_SAMPLE = 20
+
+
+class HostError(LoadgenError):
+    """This machine, as it is set up, cannot carry the run."""
+
+
+def facts() -> dict[str, Any]:
+    """Facts for run.json; no name or address of the machine."""
+    return {
+        "os": platform.system(),
+        "kernel": platform.release(),
+        "architecture": platform.machine(),
+        "python": platform.python_version(),
+        "cpu": _cpu_model(Path("/proc/cpuinfo")),
+        "cores": _cores(),
+        "ram_bytes": _ram_bytes(),
+    }
+
+
+def _cpu_model(cpuinfo: Path) -> str | None:
+    with contextlib.suppress(OSError):
+        for line in cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or None
+
+
+def _cores() -> int | None:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+
+
+def _ram_bytes() -> int | None:
+    with contextlib.suppress(ValueError, OSError):
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return None
+
+
+def raise_fd_limit(need: int) -> None:
+    """Lets this process open at least `need` files at once, and many more where the hard limit allows it.
+
+    Raises:
+        HostError: The hard limit is lower than `need`.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if not _allows(hard, need):
+        raise HostError(
+            f"this run needs about {need} open files, and the hard limit is {hard}: raise it with `ulimit -Hn {need}` "
+            "(as root), or keep fewer requests in flight (--concurrency, --max-in-flight)"
+        )
+    ample = max(need, AMPLE_FILES if hard == resource.RLIM_INFINITY else min(hard, AMPLE_FILES))
+    # Some systems have a ceiling below the limit that they report.
+    for wanted in (ample, need):
+        if _allows(soft, wanted):
+            return
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            return
+
+
+def _allows(limit: int, need: int) -> bool:
+    return limit == resource.RLIM_INFINITY or limit >= need
+
+
+@contextlib.contextmanager
+def quiet_gc() -> Iterator[None]:
+    """No garbage collection inside: what exists is set aside, and reference counts do the rest."""
+    was_enabled = gc.isenabled()
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+        if was_enabled:
+            gc.enable()
+
+
+class ClientSampler:
+    """Watches over ourselves in an `async with` block: how late the event loop is, how much CPU the process takes.
+
+    Calls `on_sample` once a second with `{t_ns, loop_lag_max_s, loop_lag_mean_s, cpu_share, in_flight}`; `cpu_share` is
+    CPU time of all threads over wall time, 1.0 for one core. Timers of the loop round up to a millisecond, so a lag
+    below that is none.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        live: Live,
+        on_sample: Callable[[dict[str, Any]], None],
+        cpu_s: Callable[[], float] = lambda: sum(os.times()[:2]),
+    ) -> None:
+        self._clock = clock
+        self._live = live
+        self._on_sample = on_sample
+        self._cpu_s = cpu_s
+
+    async def __aenter__(self) -> Self:
+        self._task = asyncio.create_task(self._sample())
+        return self
+
+    async def __aexit__(self, *failure: object) -> None:
+        self._task.cancel()
+        await asyncio.wait([self._task])
+
+    async def _sample(self) -> None:
+        await self._clock.sleep_until(0)
+        while True:
+            since_s, cpu_s = self._now_s(), self._cpu_s()
+            lags_s = [await self._tick() for _ in range(TICKS_PER_SAMPLE)]
+            self._on_sample(
+                {
+                    "t_ns": self._clock.now_ns(),
+                    "loop_lag_max_s": max(lags_s),
+                    "loop_lag_mean_s": sum(lags_s) / len(lags_s),
+                    "cpu_share": (self._cpu_s() - cpu_s) / (self._now_s() - since_s),
+                    "in_flight": self._live.in_flight,
+                }
+            )
+
+    async def _tick(self) -> float:
+        """How late the loop is for a timer, in seconds."""
+        due_s = self._now_s() + TICK_S
+        await asyncio.sleep(TICK_S)
+        return max(0.0, self._now_s() - due_s)
+
+    def _now_s(self) -> float:
+        return asyncio.get_running_loop().time()

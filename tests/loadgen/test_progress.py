@@ -1,0 +1,190 @@
+"""The live panel: its numbers by hand, its text by rendering it, and its silence where there is no terminal."""
+
+import asyncio
+import io
+from array import array
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from analysis.record import RequestRecord
+from loadgen.drive import Live
+from loadgen.progress import Progress, stalls, token_gaps
+from tests.loadgen.plans import main_stage, warmup
+from tests.loadgen.virtual import VirtualClock, run_virtual
+from workloads.schedule import Stage
+
+MS = 1_000_000
+
+
+def record(
+    *arrivals_ms: float,
+    n_tokens: list[int] | None = None,
+    completion: int | None = None,
+    outcome: str = "ok",
+    stage: str = "main",
+    choices: int = 1,
+) -> RequestRecord:
+    """A request sent at 0 whose token events came at these times."""
+    made = RequestRecord("r", outcome=outcome, stage=stage, sent_ns=0, completion_tokens=completion, choices=choices)
+    made.arrival_ns = array("q", [round(ms * MS) for ms in arrivals_ms])
+    made.n_tokens = array("i", n_tokens or [-1] * len(arrivals_ms))
+    return made
+
+
+@pytest.mark.parametrize(
+    ("made", "ms_per_token", "tokens"),
+    [
+        (
+            record(400, 480, 500, 620, n_tokens=[1, 4, 1, 6], completion=12),
+            [20, 20, 20],
+            [4, 1, 6],
+        ),  # METRICS, example 3
+        (record(480, 700, completion=2), [220], [1]),  # example 1: as many events as tokens
+        (record(480, 700), [220], [1]),  # no usage: events count as tokens
+        (record(500, 530, 560, completion=41), [], []),  # example 4: unknown
+        (record(500, 530, 560, completion=3, choices=2), [], []),
+        (record(500, 530, n_tokens=[1, 0], completion=1), [], []),
+        (record(500), [], []),
+        (record(), [], []),
+    ],
+)
+def test_token_gaps(made: RequestRecord, ms_per_token: list[float], tokens: list[int]) -> None:
+    gaps_ns, counts = token_gaps(made)
+    assert (gaps_ns.tolist(), counts.tolist()) == ([ms * MS for ms in ms_per_token], tokens)
+
+
+@pytest.mark.parametrize(
+    ("made", "count"),
+    [
+        (record(0, 20, 40, 60, 260, 280), 0),  # 200 ms is the floor, not above it
+        (record(0, 20, 40, 60, 261, 281), 1),
+        (record(0, 100, 200, 300, 800, 900), 0),  # 500 ms is five times the median
+        (record(0, 100, 200, 300, 801, 901, 1500), 2),
+        (record(0, 20, 40, 60, 900, outcome="broken"), 0),
+        (record(7), 0),
+    ],
+)
+def test_stalls(made: RequestRecord, count: int) -> None:
+    assert stalls(made, floor_ns=200 * MS, factor=5) == count
+
+
+def plan(*stages: Stage, requests: int | None = None) -> Any:
+    stall = SimpleNamespace(floor=0.2, factor=5.0)
+    return SimpleNamespace(stages=stages, requests=requests, workload=SimpleNamespace(name="mixed", stall=stall))
+
+
+def terminal(is_terminal: bool = True) -> tuple[Console, io.StringIO]:
+    out = io.StringIO()
+    return Console(file=out, force_terminal=is_terminal, width=100, color_system=None), out
+
+
+def panel(schedule: Any, at_ms: float, records: list[RequestRecord], live: Live | None = None) -> str:
+    """The panel as text, all records having ended at `at_ms`."""
+
+    async def main() -> str:
+        clock = VirtualClock()
+        clock.start(0)
+        await clock.sleep_until(round(at_ms * MS))
+        console, out = terminal()
+        progress = Progress(schedule, clock, live or Live(), console=console)
+        for made in records:
+            progress.add(made)
+        console.print(progress.panel())
+        return out.getvalue()
+
+    return run_virtual(main())
+
+
+def test_the_panel_tells_how_the_run_stands() -> None:
+    records = [
+        *(record(100, 120, 140, 160, completion=4) for _ in range(8)),
+        record(400, 420, 440, 900, completion=4),
+        record(outcome="rate_limited"),
+        record(outcome="rate_limited"),
+        record(outcome="broken"),
+        record(outcome="skipped"),
+    ]
+    text = panel(plan(main_stage(60_000)), 4000, records, Live(sent=17, in_flight=5))
+    assert "loadgen: mixed" in text
+    assert "main  0:04 of 1:00" in text
+    assert "17 sent   5 in flight   9 ok   3 failed (rate_limited)   9 tok/s" in text
+    assert "TTFT p50 100 ms, p95 400 ms   ITL p50 20 ms, p99 460 ms   1 stall " in text
+
+
+def test_what_is_not_known_yet_is_a_dash() -> None:
+    text = panel(plan(main_stage(60_000)), 0, [])
+    assert "0 sent   0 in flight   0 ok   0 failed" in text
+    assert "tok/s" not in text
+    assert "TTFT p50 –, p95 –   ITL p50 –, p99 –   0 stalls" in text
+
+
+def test_itl_stays_unknown_where_the_tokens_of_an_event_are() -> None:
+    text = panel(plan(main_stage(60_000)), 900, [record(500, 530, 560, completion=41)])
+    assert "TTFT p50 500 ms, p95 500 ms   ITL p50 –, p99 –" in text
+
+
+@pytest.mark.parametrize(
+    ("at_ms", "stage_line", "ttft"),
+    [
+        (1000, "warmup  0:01 of 0:02", "TTFT p50 500 ms"),
+        (2500, "main  0:00 of 1:00", "TTFT p50 100 ms"),
+        (62_500, "main  1:00, waiting for the last answers", "TTFT p50 100 ms"),
+    ],
+)
+def test_speeds_are_those_of_the_stage(at_ms: float, stage_line: str, ttft: str) -> None:
+    stages = warmup(2000), main_stage(62_000, start_ms=2000)
+    text = panel(plan(*stages), at_ms, [record(500, stage="warmup"), record(100)])
+    assert stage_line in text
+    assert ttft in text
+
+
+def test_a_new_stage_shows_the_speeds_of_the_last_until_it_has_its_own() -> None:
+    stages = warmup(2000), main_stage(None, start_ms=2000)
+    assert "TTFT p50 500 ms" in panel(plan(*stages), 2500, [record(500, stage="warmup")])
+
+
+def test_the_token_rate_is_that_of_the_last_ten_seconds() -> None:
+    async def main() -> list[float | None]:
+        clock = VirtualClock()
+        clock.start(0)
+        progress = Progress(plan(main_stage(None)), clock, Live(), console=terminal()[0])
+        rates = [progress.tokens_per_s(clock.now_ns())]
+        for at_s, tokens in ((4, 100), (9, 100), (13, 300)):
+            await clock.sleep_until(at_s * 1000 * MS)
+            progress.add(record(1, completion=tokens))
+            rates.append(progress.tokens_per_s(clock.now_ns()))
+        await clock.sleep_until(20_000 * MS)
+        return [*rates, progress.tokens_per_s(clock.now_ns())]
+
+    assert run_virtual(main()) == [None, 25, pytest.approx(200 / 9), 50, 30]
+
+
+def shown(is_terminal: bool, enabled: bool = True) -> tuple[str, int]:
+    """What a run of two seconds leaves on stderr, and how many records were counted."""
+
+    async def main() -> tuple[str, int]:
+        clock, (console, out) = VirtualClock(), terminal(is_terminal)
+        clock.start(0)
+        async with Progress(plan(main_stage(2000)), clock, Live(), enabled=enabled, console=console) as progress:
+            await asyncio.sleep(1)
+            progress.add(record(100))
+            await asyncio.sleep(0.9999)
+            progress.add(record(100))
+        return out.getvalue(), progress.outcomes.total()
+
+    return run_virtual(main())
+
+
+def test_the_last_panel_stands_and_has_everything() -> None:
+    text, counted = shown(is_terminal=True)
+    assert counted == 2
+    assert 8 <= text.count("sent") <= 10
+    assert text[text.rindex("loadgen: mixed") :].count("2 ok") == 1
+
+
+@pytest.mark.parametrize(("is_terminal", "enabled"), [(False, True), (True, False)])
+def test_silent_without_a_terminal_or_when_told(is_terminal: bool, enabled: bool) -> None:
+    assert shown(is_terminal, enabled) == ("", 0)
