@@ -5,48 +5,17 @@ is in any number.
 """
 
 import random
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
 
 import httpx
 
+from loadgen.access import Access, unreachable
 from loadgen.error_text import error_message
-from loadgen.errors import NoVerdictError, UsageError
+from loadgen.errors import UsageError
 from loadgen.openai_api import BodyOptions, request_body
-from loadgen.target import Target
 from workloads.prompts import Calibration, Prompter
 from workloads.request import Message, Passage, Request
 
 SHORT_WORDS, LONG_WORDS = 100, 600
-PROBE_HEADER = {"x-loadgen-probe": "1"}
-TIMEOUT_S = 60.0
-
-
-@dataclass(frozen=True)
-class Access:
-    """How to reach the endpoint outside the hot path: the same headers, trust and proxy as the load."""
-
-    target: Target
-    headers: Mapping[str, str]
-    verify: Any = True
-    proxy: str | None = None
-
-    def client(self) -> httpx.AsyncClient:
-        unix_path = self.target.unix_path
-        transport = httpx.AsyncHTTPTransport(uds=unix_path) if unix_path else None
-        return httpx.AsyncClient(
-            headers={**self.headers, **PROBE_HEADER},
-            verify=self.verify,
-            proxy=self.proxy,
-            trust_env=False,
-            timeout=httpx.Timeout(TIMEOUT_S, connect=10.0),
-            transport=transport,
-        )
-
-    def url(self, path: str) -> str:
-        origin = "http://localhost" if self.target.unix_path else self.target.origin
-        return f"{origin}{path}"
 
 
 async def find_model(access: Access) -> str:
@@ -119,11 +88,3 @@ async def _prompt_tokens(
         return int(usage.get("prompt_tokens", usage.get("input_tokens"))), ""
     except (ValueError, KeyError, TypeError, AttributeError):
         return None, "the server states no usage"
-
-
-def unreachable(target: Target, problem: Exception) -> NoVerdictError:
-    cause = problem.__cause__ or problem.__context__ or problem
-    while cause.__cause__ or cause.__context__:
-        cause = cause.__cause__ or cause.__context__  # type: ignore[assignment]
-    words = getattr(cause, "strerror", None) or getattr(cause, "verify_message", None) or str(problem) or repr(problem)
-    return NoVerdictError(f"{target.origin} cannot be reached: {words}; is the server running, and is the URL right?")

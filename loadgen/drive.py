@@ -236,10 +236,9 @@ class _Drive:
         return tuple(said)
 
     def _not_sent(self, session: Session, index: int, start_ns: int) -> int:
-        """Files what is left of a session when the sending is over, unless a stop came before it was due at all."""
+        """Files what is left of a session when the sending is over; nothing if it neither began nor was due by then."""
         due_ns = start_ns if self.open_loop and self.ending.includes(start_ns) else None
-        untouched = self.open_loop and index == 0 and due_ns is None
-        if untouched and self.ending.stopped_ns is not None:
+        if self.open_loop and index == 0 and due_ns is None:
             return start_ns
         return self._leave(session, index, "not_sent", self._stage(due_ns), due_ns)
 

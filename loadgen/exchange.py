@@ -137,8 +137,8 @@ class Exchange:
     def _arm(self) -> None:
         """One timer a request, moved only when it fires: renewing it with each token would cost more than the token."""
         due_ns = [due for due, _, _ in self._deadlines()]
-        if not due_ns and self._limits.idle_s is not None:
-            due_ns = [self._clock.now_ns() + _ns(self._limits.idle_s)]  # nothing to be late with yet: look again then
+        if not self.record.arrival_ns and self._limits.idle_s is not None:
+            due_ns.append(self._clock.now_ns() + _ns(self._limits.idle_s))  # look again: it may have begun by then
         if due_ns:
             self._timer = self._loop.call_later(max(0.0, (min(due_ns) - self._clock.now_ns()) / 1e9), self._check)
 

@@ -5,29 +5,26 @@ import contextlib
 import os
 import platform
 import signal
-import ssl
 import sys
-import urllib.request
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl, quote, urlsplit, urlunsplit
 
 from analysis.record import RequestRecord
 from analysis.rundir import RunWriter
 from loadgen import host
-from loadgen.calibrate import Access, calibrate, find_model
+from loadgen.access import Access, public_url
+from loadgen.calibrate import calibrate, find_model
 from loadgen.clock import RunClock
 from loadgen.drive import Driven, Engine, Live, Stop, drive
-from loadgen.errors import UsageError
 from loadgen.openai_api import BodyOptions
 from loadgen.openai_http import HttpEngine, HttpOptions
+from loadgen.probe import find_options
 from loadgen.progress import Progress
 from loadgen.recorder import Recorder
-from loadgen.target import Target, parse_target
 from workloads.prompts import Calibration, Prompter
 from workloads.schedule import Schedule
 from workloads.spec import Workload
@@ -35,25 +32,21 @@ from workloads.spec import Workload
 if TYPE_CHECKING:
     from loadgen.openai_httpx import HttpxEngine
 
-PUBLIC_QUERY = frozenset({"api-version"})
-
 
 @dataclass(frozen=True)
 class RunOptions:
     """What `loadgen run` was asked beyond the workload. Secrets are kept out of every repr."""
 
-    target: str
+    access: Access
     out: Path
     model: str | None = None
     endpoint: str = "chat"
     body: Mapping[str, Any] = field(default_factory=dict)
+    max_tokens_field: str = "max_tokens"
     ignore_eos: bool = True
     per_event_usage: bool = False
     http: HttpOptions = field(default_factory=HttpOptions)
     transport: str = "fast"
-    ca_file: str | None = None
-    insecure: bool = False
-    proxy: str | None = None
     max_in_flight: int | None = None
     calibrate: bool = True
     show_progress: bool = True
@@ -85,20 +78,16 @@ class _Measurement:
         self.workload = workload
         self.schedule = schedule
         self.options = options
-        self.target = parse_target(options.target, options.endpoint)
-        self.warnings: list[dict[str, str]] = []
+        self.access = options.access
         self.clock = RunClock()
         self.stop = Stop()
         self.live = Live()
         self.signals: list[signal.Signals] = []
 
     async def run(self) -> int | None:
-        http = self._http_options()
-        access = self._access(http)
-        model = self.options.model or await find_model(access)
-        body = self._body_options(model)
-        calibration = await self._calibrate(access, body)
-        engine = self._engine(body, http)
+        model = self.options.model or await find_model(self.access)
+        body, calibration = await self._get_to_know(self._body_options(model))
+        engine = self._engine(body)
         writer = RunWriter.create(self.options.out, self._meta(model), self.options.http.save_text)
         with host.quiet_gc(), self._signals():
             driven = await self._drive(engine, writer, Prompter(self.schedule.seed, calibration))
@@ -135,54 +124,38 @@ class _Measurement:
 
     # --- before the run --------------------------------------------------------------------------------------------
 
-    def _http_options(self) -> HttpOptions:
-        options = self.options
-        if options.insecure:
-            self._warn("insecure", "the server's certificate was not checked (--insecure)")
-        proxy = self._proxy()
-        return replace(options.http, tls=tls_context(options.ca_file, options.insecure), proxy=proxy)
-
-    def _proxy(self) -> Target | None:
-        """The proxy in the way: by flag, or by environment for a target that is not on this machine."""
-        url = self.options.proxy
-        if url is None and not self.target.is_loopback and not urllib.request.proxy_bypass(self.target.host):
-            url = urllib.request.getproxies().get(self.target.scheme)
-        if not url:
-            return None
-        proxy = parse_target(url, "chat")
-        self._warn("proxy", f"the load went through the proxy {proxy.origin}: its delays are in every number")
-        return proxy
-
-    def _access(self, http: HttpOptions) -> Access:
-        headers = dict(http.headers)
-        if http.api_key:
-            headers.setdefault("authorization", f"Bearer {http.api_key}")
-        return Access(self.target, headers, http.tls or False, http.proxy.origin if http.proxy else None)
-
     def _body_options(self, model: str) -> BodyOptions:
         options = self.options
         return BodyOptions(
             model=model,
             endpoint=options.endpoint,
             per_event_usage=options.per_event_usage,
+            max_tokens_field=options.max_tokens_field,
             ignore_eos=options.ignore_eos,
+            min_tokens=options.ignore_eos,
             extra=options.body,
         )
 
-    async def _calibrate(self, access: Access, body: BodyOptions) -> Calibration | None:
+    async def _get_to_know(self, body: BodyOptions) -> tuple[BodyOptions, Calibration | None]:
+        """Probe and calibrate, unless every POST is to be measured."""
         if not self.options.calibrate:
-            return None
-        calibration, note = await calibrate(access, body)
-        if note:
-            self._tell(note)
-        return calibration
+            return body, None
+        body, notes = await find_options(self.access, body)
+        calibration, note = await calibrate(self.access, body)
+        for text in [*notes, *([note] if note else [])]:
+            self._tell(text)
+        return body, calibration
 
-    def _engine(self, body: BodyOptions, http: HttpOptions) -> "HttpEngine | HttpxEngine":
+    def _engine(self, body: BodyOptions) -> "HttpEngine | HttpxEngine":
+        access = self.access
+        http = replace(
+            self.options.http, headers=access.headers, api_key=access.api_key, tls=access.tls, proxy=access.proxy
+        )
         if self.options.transport == "httpx":
             from loadgen.openai_httpx import HttpxEngine
 
-            return HttpxEngine(self.target, body, http, self.clock)
-        return HttpEngine(self.target, body, http, self.clock)
+            return HttpxEngine(access.target, body, http, self.clock)
+        return HttpEngine(access.target, body, http, self.clock)
 
     # --- while it lasts --------------------------------------------------------------------------------------------
 
@@ -228,9 +201,6 @@ class _Measurement:
         if not self.options.quiet:
             print(f"loadgen: {text}", file=sys.stderr)
 
-    def _warn(self, code: str, text: str) -> None:
-        self.warnings.append({"code": code, "text": text})
-
     # --- what is written -------------------------------------------------------------------------------------------
 
     def _meta(self, model: str) -> dict[str, Any]:
@@ -240,7 +210,7 @@ class _Measurement:
             "id": self.options.out.name,
             "name": self.workload.name,
             "workload": self.workload.resolved(),
-            "target": public_url(self.target),
+            "target": public_url(self.access.target),
             "model": model,
             "endpoint": self.options.endpoint,
             "transport": self.options.transport,
@@ -256,7 +226,7 @@ class _Measurement:
             "gate": dict(self.options.gate),
             "complete": False,
             "interrupted_by": None,
-            "warnings": list(self.warnings),
+            "warnings": self.access.warnings(),
         }
 
     def _closing(self, driven: Driven, engine: "HttpEngine | HttpxEngine") -> dict[str, Any]:
@@ -268,28 +238,6 @@ class _Measurement:
             "clock": {"epoch_ns_at_start": self.clock.epoch_ns_at_start, "stepped_ns": self.clock.stepped_ns},
             "duration_s": driven.ended_ns / 1e9,
         }
-
-
-def tls_context(ca_file: str | None, insecure: bool) -> ssl.SSLContext:
-    """Raises UsageError where the file holds no certificates."""
-    try:
-        context = ssl.create_default_context(cafile=ca_file)
-    except (OSError, ssl.SSLError) as problem:
-        raise UsageError(f"--ca-file {ca_file}: {problem.strerror or problem}") from None
-    if insecure:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    context.set_alpn_protocols(["http/1.1"])
-    return context
-
-
-def public_url(target: Target) -> str:
-    """The target's URL with the values of its query hidden: some gateways take keys there."""
-    parts = urlsplit(target.url)
-    query = "&".join(
-        f"{quote(name)}={quote(value) if name in PUBLIC_QUERY else '…'}" for name, value in parse_qsl(parts.query)
-    )
-    return urlunsplit(parts._replace(query=query)) if parts.query else target.url
 
 
 def versions() -> dict[str, str]:

@@ -19,11 +19,13 @@ class BodyOptions:
     include_usage: bool = True
     per_event_usage: bool = False
     ignore_eos: bool = True
+    min_tokens: bool = True
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
 def request_body(request: Request, options: BodyOptions) -> dict[str, Any]:
-    """The JSON body for one request. The user's own fields come last and win; a field set to None is left out."""
+    """The JSON body for one request. The class's own fields come last but for the user's, which win; a mapping is laid
+    over a mapping, and a field set to None is left out."""
     body: dict[str, Any] = {"model": options.model, "stream": True}
     if options.endpoint == "responses":
         body["input"] = [_wire_message(message) for message in request.messages]
@@ -39,9 +41,28 @@ def request_body(request: Request, options: BodyOptions) -> dict[str, Any]:
         if options.per_event_usage:
             body.setdefault("stream_options", {})["continuous_usage_stats"] = True
         if options.ignore_eos:
-            body |= {"ignore_eos": True, "min_tokens": request.output_tokens}
-    body |= dict(request.body) | dict(options.extra)
-    return {name: value for name, value in body.items() if value is not None}
+            body["ignore_eos"] = True
+        if options.min_tokens:
+            body["min_tokens"] = request.output_tokens
+    return _present(laid_over(laid_over(body, request.body), options.extra))
+
+
+def laid_over(base: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
+    """`change` over `base`, mapping by mapping."""
+    merged = dict(base)
+    for name, value in change.items():
+        below = merged.get(name)
+        if isinstance(below, Mapping) and isinstance(value, Mapping):
+            merged[name] = laid_over(below, value)
+        else:
+            merged[name] = value
+    return merged
+
+
+def _present(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Without the fields that are None."""
+    kept = {name: value for name, value in body.items() if value is not None}
+    return {name: _present(value) if isinstance(value, Mapping) else value for name, value in kept.items()}
 
 
 def _wire_message(message: Message) -> dict[str, Any]:

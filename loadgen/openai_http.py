@@ -7,24 +7,21 @@ free, so that no request waits for another.
 import asyncio
 import hashlib
 import random
-import socket
 import ssl
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Self, TypeAlias
+from typing import Self
 
 import msgspec
 
 from analysis.record import RequestRecord
 from loadgen.clock import RunClock
-from loadgen.connection import Connection, OpenError, TlsPipe, open_socket, reason, stamp_in_kernel
+from loadgen.connection import Connection, OpenError, reason
+from loadgen.dial import Dialer
 from loadgen.exchange import Exchange, Limits
 from loadgen.openai_api import READERS, BodyOptions, request_body
 from loadgen.target import Target
 from workloads.request import Request
-
-Address: TypeAlias = "tuple[int, tuple[object, ...] | str]"
 
 IDLE_S = 4.0
 """An idle connection older than this is not used again, unless the server promised more: uvicorn closes after five
@@ -59,13 +56,11 @@ class HttpEngine:
         self._options = options
         self._clock = clock
         self._idle: list[Connection] = []
-        self._addresses: list[Address] = []
-        self._next_address = 0
+        self._dialer = Dialer(target, options.proxy, options.tls, clock, options.kernel_stamps)
         self._path = target.path
         self._kernel_reads = 0
         self._user_reads = 0
         self._head = _head_lines(target, options)
-        self._stamper = _keep_stamping() if options.kernel_stamps else None
 
     @property
     def timestamp_source(self) -> str:
@@ -103,8 +98,7 @@ class HttpEngine:
         for connection in self._idle:
             self._retire(connection)
         self._idle.clear()
-        if self._stamper is not None:
-            self._stamper.close()
+        self._dialer.close()
 
     # --- tries -----------------------------------------------------------------------------------------------------
 
@@ -197,7 +191,7 @@ class HttpEngine:
         record.reused_connection = False
         try:
             async with asyncio.timeout(self._options.limits.connect_s):
-                connection = await self._open()
+                connection = await self._dialer.open()
         except TimeoutError:
             limit_s = self._options.limits.connect_s or 0.0
             raise OpenError("timeout_connect", f"no connection after {limit_s:g} s") from None
@@ -218,93 +212,6 @@ class HttpEngine:
         connection.close()
         self._user_reads += connection.user_reads
         self._kernel_reads += connection.read_id - connection.user_reads
-
-    async def _open(self) -> Connection:
-        begin = time.perf_counter()
-        addresses, dns_s = await self._resolve()
-        sock = await self._connect(addresses)
-        try:
-            kernel_stamps = self._options.kernel_stamps and stamp_in_kernel(sock)
-            if self._options.proxy is not None and self._target.scheme == "https":
-                await _open_tunnel(sock, self._target)
-            tls, tls_s = await self._handshake(sock)
-        except BaseException:
-            sock.close()
-            raise
-        connection = Connection(sock, self._clock, tls, kernel_stamps)
-        connection.connect_s, connection.dns_s, connection.tls_s = time.perf_counter() - begin, dns_s, tls_s
-        return connection
-
-    async def _resolve(self) -> tuple[list[Address], float | None]:
-        """The server's addresses, looked up once a run, and how long that took if it was now."""
-        if self._addresses:
-            return self._addresses, None
-        peer = self._options.proxy or self._target
-        if peer.unix_path:
-            self._addresses = [(socket.AF_UNIX, peer.unix_path)]
-            return self._addresses, None
-        begin = time.perf_counter()
-        try:
-            loop = asyncio.get_running_loop()
-            found = await loop.getaddrinfo(peer.host, peer.port, type=socket.SOCK_STREAM)
-        except OSError as problem:
-            raise OpenError("connect_failed", f"the name {peer.host} is not known: {reason(problem)}") from None
-        self._addresses = [(family, address) for family, _, _, _, address in found]
-        return self._addresses, time.perf_counter() - begin
-
-    async def _connect(self, addresses: list[Address]) -> socket.socket:
-        """A socket to the next address that answers: several addresses share the load, as DNS meant them to."""
-        last: OpenError | None = None
-        for offset in range(len(addresses)):
-            index = (self._next_address + offset) % len(addresses)
-            family, address = addresses[index]
-            try:
-                sock = await open_socket(address, family)
-            except OpenError as problem:
-                last = problem
-                continue
-            self._next_address = (index + 1) % len(addresses)
-            return sock
-        raise last or OpenError("connect_failed", "the name has no address")
-
-    async def _handshake(self, sock: socket.socket) -> tuple[TlsPipe | None, float | None]:
-        if self._target.scheme != "https":
-            return None, None
-        begin = time.perf_counter()
-        tls = TlsPipe(self._options.tls or ssl.create_default_context(), self._target.host)
-        try:
-            await tls.handshake(sock)
-        except (ssl.SSLError, OSError, ValueError) as problem:
-            raise OpenError("tls_failed", reason(problem)) from None
-        return tls, time.perf_counter() - begin
-
-
-def _keep_stamping() -> socket.socket:
-    """The kernel begins to stamp packets some milliseconds after the first socket asks: one that asks early, and stays
-    open, makes sure that the first answers of the run are stamped too."""
-    sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    stamp_in_kernel(sock)
-    return sock
-
-
-async def _open_tunnel(sock: socket.socket, target: Target) -> None:
-    """CONNECT through an HTTP proxy. Raises OpenError."""
-    loop = asyncio.get_running_loop()
-    host = f"[{target.host}]" if ":" in target.host else target.host
-    try:
-        authority = f"{host}:{target.port}"
-        await loop.sock_sendall(sock, f"CONNECT {authority} HTTP/1.1\r\nhost: {authority}\r\n\r\n".encode())
-        answer = b""
-        while b"\r\n\r\n" not in answer and len(answer) < 65_536:
-            data = await loop.sock_recv(sock, 4096)
-            if not data:
-                raise OpenError("connect_failed", "the proxy closed the connection")
-            answer += data
-    except OSError as problem:
-        raise OpenError("connect_failed", f"the proxy: {reason(problem)}") from None
-    status = answer.split(b"\r\n")[0].decode("latin-1")
-    if not status.partition(" ")[2].startswith("2"):
-        raise OpenError("connect_failed", f"the proxy refused: {status}")
 
 
 def _head_lines(target: Target, options: HttpOptions) -> bytes:

@@ -98,12 +98,13 @@ class WordPrompter:
 
 @dataclass(frozen=True)
 class Answer:
-    """The first token after `first_ms`, the end after `ms`."""
+    """The first token after `first_ms`, the end after `ms`; nothing else runs for the first `blocks_ms`."""
 
     ms: float = 500
     first_ms: float | None = None
     outcome: str = "ok"
     raises: BaseException | None = None
+    blocks_ms: float = 0
 
 
 @dataclass
@@ -135,6 +136,7 @@ class MemoryEngine:
 
     async def _answer(self, request: Request, record: RequestRecord, answer: Answer) -> None:
         assert record.sent_ns is not None
+        self.clock.block(round(answer.blocks_ms * MS))
         first_ms = answer.ms if answer.first_ms is None else answer.first_ms
         await self.clock.sleep_until(record.sent_ns + round(first_ms * MS))
         record.arrival_ns.append(self.clock.now_ns())

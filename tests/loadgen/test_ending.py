@@ -39,6 +39,17 @@ def test_a_closed_loop_by_number_waits_for_its_last_answer_whatever_the_drain() 
     assert run.outcomes() == {"s0.1a": "ok"}
 
 
+def test_what_a_held_up_loop_had_no_time_to_begin_is_not_sent_with_its_due_time() -> None:
+    """The first request holds the loop up until long after the end."""
+    plan = Plan([session(n, 100 + 10 * n, 1, 1) for n in range(60)], (main_stage(1000),))
+    run = play(plan, lambda key: Answer(blocks_ms=5000 if key == "s0.1a" else 0))
+    late = [n for n in range(60) if run.outcomes()[f"s{n}.1a"] == "not_sent"]
+    assert len(late) > 40
+    assert [run.due_ms()[f"s{n}.1a"] for n in late] == [100 + 10 * n for n in late]
+    assert {run.due_ms()[f"s{n}.2a"] for n in late} == {None}
+    assert set(run.outcomes().values()) == {"ok", "not_sent"}
+
+
 # Stopping
 
 

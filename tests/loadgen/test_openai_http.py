@@ -239,6 +239,7 @@ LIMITS = {
     "first token": ([head(headers={"transfer-encoding": "chunked"}), HANG], Limits(first_token_s=0.05), "timeout_first_token"),
     "no header": ([HANG], Limits(first_token_s=0.05), "timeout_first_token"),
     "idle": ([*BEGUN, HANG], Limits(idle_s=0.05), "timeout_idle"),
+    "idle, with a late limit for the first token": ([*BEGUN, HANG], Limits(first_token_s=60, idle_s=0.05), "timeout_idle"),
     "total": ([*BEGUN, HANG], Limits(idle_s=30, total_s=0.05), "timeout_total"),
     "hang after the finish": ([*answer(*WHOLE[:-1])[:-1], HANG], Limits(idle_s=0.05), "ok"),
 }  # fmt: skip

@@ -7,6 +7,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from loadgen.errors import UsageError
 from loadgen.sim.app import build_app
+from loadgen.sim.core import SimRequest
 from loadgen.sim.options import Options
 from loadgen.sim.realtime import Engine, new_event_loop
 from loadgen.sim.server import serve
@@ -142,6 +143,23 @@ def test_a_client_that_leaves_before_its_request_is_whole_gets_nothing():
 
     scope = {"type": "http", "method": "POST", "path": "/v1/completions", "headers": []}
     run(build_app(FAST.config())(scope, receive, send))
+
+
+def test_an_engine_that_breaks_ends_its_streams_and_says_so():
+    reports = []
+
+    def broken(token):
+        raise ArithmeticError("by hand")
+
+    async def main():
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: reports.append(context["exception"]))
+        engine = Engine(FAST.config())
+        stream = engine.open(SimRequest("a", 5, 5), broken)
+        assert await stream.take() == []
+        assert stream.closed
+
+    run(main())
+    assert [str(error) for error in reports] == ["by hand"]
 
 
 def test_options_survive_the_command_line():

@@ -1,3 +1,4 @@
+import json
 import os
 import signal
 import socket
@@ -10,6 +11,9 @@ import pytest
 from loadgen.errors import UsageError
 from loadgen.sim.child import LocalServer
 from loadgen.sim.options import Options
+
+BODY = b'{"prompt": "a b", "max_tokens": 100000, "stream": true}'
+ENDLESS = b"POST /v1/completions HTTP/1.1\r\nHost: sim\r\nContent-Length: %d\r\n\r\n%b" % (len(BODY), BODY)
 
 
 def gone(pid):
@@ -49,10 +53,15 @@ def test_the_process_ends_by_itself(how):
         start_new_session=True,
     )
     with process:
-        assert process.stdout.readline().startswith(b'{"url": "http://127.0.0.1:')
+        line = process.stdout.readline()
+        assert line.startswith(b'{"url": "http://127.0.0.1:')
+        answering = socket.create_connection(("127.0.0.1", int(json.loads(line)["url"].rpartition(":")[2])))
+        answering.sendall(ENDLESS)
+        assert answering.recv(100).startswith(b"HTTP/1.1 200")
         if how == "closed input":
             process.stdin.close()
         else:
             process.send_signal(getattr(signal, how))
         assert process.wait(10) == 0
+        answering.close()
         assert (process.stdout.read(), process.stderr.read()) == (b"", b"")

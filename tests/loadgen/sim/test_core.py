@@ -215,6 +215,7 @@ def test_blocks_come_back_whatever_is_cancelled(config, arrivals, data):
     assert totals.finished + totals.cancelled == len(arrivals)
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 200), st.booleans()), max_size=40))
 def test_the_pool_never_gives_what_it_has_not(moves):
     pool, holds = BlockPool(10 * BLOCK_TOKENS + 5), Counter()

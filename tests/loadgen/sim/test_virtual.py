@@ -28,6 +28,7 @@ def records_of(config, *plan, cancel_at_ns=None):
     async def main():
         loop = asyncio.get_running_loop()
         clock = RunClock(monotonic_ns=loop.now_ns)
+        clock.start()
         engine = VirtualEngine(config, clock, loop.now_ns)
         tasks = [asyncio.create_task(one(engine, clock, *row)) for row in plan]
         if cancel_at_ns is not None:

@@ -1,0 +1,128 @@
+"""How an endpoint is reached: address, secrets, trust, the proxy in the way; the same for probes and for the load."""
+
+import ssl
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qsl, quote, urlsplit, urlunsplit
+
+from loadgen.errors import NoVerdictError, UsageError
+from loadgen.target import Target, parse_target
+
+if TYPE_CHECKING:
+    import httpx
+
+PROBE_HEADER = {"x-loadgen-probe": "1"}
+PROBE_TIMEOUT_S = 60.0
+PUBLIC_QUERY = frozenset({"api-version"})
+
+
+@dataclass(frozen=True)
+class Access:
+    """One endpoint and the way to it. `headers` and `api_key` are secrets: they are never shown or stored."""
+
+    target: Target
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    api_key: str | None = field(default=None, repr=False)
+    tls: ssl.SSLContext | None = None
+    insecure: bool = False
+    proxy: Target | None = None
+
+    def client(self) -> "httpx.AsyncClient":
+        """A client for everything but the load; its requests are marked, so that a server's log can tell them apart."""
+        import httpx
+
+        unix_path = self.target.unix_path
+        headers = {"authorization": f"Bearer {self.api_key}"} if self.api_key else {}
+        headers |= {name.lower(): value for name, value in self.headers.items()}
+        return httpx.AsyncClient(
+            headers=headers | PROBE_HEADER,
+            verify=self.tls or False,
+            proxy=self.proxy.origin if self.proxy else None,
+            trust_env=False,
+            timeout=httpx.Timeout(PROBE_TIMEOUT_S, connect=10.0),
+            transport=httpx.AsyncHTTPTransport(uds=unix_path) if unix_path else None,
+        )
+
+    def url(self, path: str) -> str:
+        return f"{'http://localhost' if self.target.unix_path else self.target.origin}{path}"
+
+    def warnings(self) -> list[dict[str, str]]:
+        """What a report must say of the way that the load took."""
+        found = []
+        if self.insecure:
+            found.append({"code": "insecure", "text": "the server's certificate was not checked (--insecure)"})
+        if self.proxy:
+            text = f"the load went through the proxy {self.proxy.origin}: its delays are in every number"
+            found.append({"code": "proxy", "text": text})
+        return found
+
+
+def make_access(
+    target: Target,
+    *,
+    headers: Mapping[str, str],
+    api_key: str | None,
+    ca_file: str | None,
+    client_cert: str | None,
+    insecure: bool,
+    proxy: str | None,
+) -> Access:
+    """Raises UsageError for files without certificates and for a proxy that is none."""
+    tls = _tls_context(ca_file, client_cert, insecure) if target.scheme == "https" else None
+    return Access(target, headers, api_key, tls, insecure and tls is not None, _proxy(target, proxy))
+
+
+def _tls_context(ca_file: str | None, client_cert: str | None, insecure: bool) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=ca_file)
+    except (OSError, ssl.SSLError) as problem:
+        raise UsageError(f"--ca-file {ca_file}: {problem.strerror or problem}") from None
+    if client_cert is not None:
+        try:
+            context.load_cert_chain(client_cert)
+        except (OSError, ssl.SSLError) as problem:
+            raise UsageError(f"--client-cert {client_cert}: {problem.strerror or problem}") from None
+    if insecure:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    context.set_alpn_protocols(["http/1.1"])
+    return context
+
+
+def _proxy(target: Target, url: str | None) -> Target | None:
+    """The proxy in the way: by flag, or by environment for a target that is not on this machine."""
+    if url is None and not target.is_loopback and not urllib.request.proxy_bypass(target.host):
+        url = urllib.request.getproxies().get(target.scheme)
+    if not url:
+        return None
+    if url.startswith("socks"):
+        raise UsageError("a SOCKS proxy needs --transport httpx and httpx[socks]; name an HTTP proxy with --proxy")
+    return parse_target(url, "chat")
+
+
+def public_url(target: Target) -> str:
+    """The target's URL with the values of its query hidden: some gateways take keys there."""
+    parts = urlsplit(target.url)
+    query = "&".join(
+        f"{quote(name)}={quote(value) if name in PUBLIC_QUERY else '…'}" for name, value in parse_qsl(parts.query)
+    )
+    return urlunsplit(parts._replace(query=query)) if parts.query else target.url
+
+
+def unreachable(target: Target, problem: BaseException) -> NoVerdictError:
+    """A transport error as one line that names the URL and the first cause."""
+    words = str(problem)
+    cause: BaseException | None = problem
+    while cause is not None:
+        verify = getattr(cause, "verify_message", None)
+        words = (
+            f"the server's certificate is not trusted: {verify}"
+            if verify
+            else getattr(cause, "strerror", None) or words
+        )
+        cause = cause.__cause__ or cause.__context__
+    return NoVerdictError(
+        f"{target.origin} cannot be reached: {words or type(problem).__name__}; is the server running?"
+    )
