@@ -56,9 +56,9 @@ def _bytes() -> "array[int]":
 class RequestRecord:
     """One planned request: a row of requests.parquet and its rows of chunks.parquet.
 
-    Instants (`…_ns`) are integer nanoseconds on the run's monotonic timeline, 0 = start of the run. None = not measured.
-    The five arrays run parallel, one entry per token event in order of arrival; `n_tokens` is what the wire said of that
-    event (running usage, token_ids or logprobs), else `UNKNOWN`.
+    Instants (`…_ns`) are integer nanoseconds on the run's monotonic timeline, 0 = start of the run; None = not
+    measured. The five arrays run parallel, one entry per token event in order of arrival; `n_tokens` is what the wire
+    said of that event (running usage, token_ids or logprobs), else `UNKNOWN`.
     """
 
     request_id: str

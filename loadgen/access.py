@@ -2,7 +2,8 @@
 
 import ssl
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, quote, urlsplit, urlunsplit
@@ -44,6 +45,29 @@ class Access:
             timeout=httpx.Timeout(PROBE_TIMEOUT_S, connect=10.0),
             transport=httpx.AsyncHTTPTransport(uds=unix_path) if unix_path else None,
         )
+
+    @asynccontextmanager
+    async def ask(
+        self, client: "httpx.AsyncClient", method: str, path: str, json: object = None
+    ) -> AsyncIterator["httpx.Response"]:
+        """The answer to one request, not read yet. A connection that the server had just closed is replaced once.
+
+        Raises:
+            NoVerdictError: the server cannot be reached, or hung up.
+        """
+        import httpx
+
+        try:
+            try:
+                reply = await client.send(client.build_request(method, self.url(path), json=json), stream=True)
+            except (httpx.RemoteProtocolError, httpx.ReadError):
+                reply = await client.send(client.build_request(method, self.url(path), json=json), stream=True)
+            try:
+                yield reply
+            finally:
+                await reply.aclose()
+        except httpx.TransportError as problem:
+            raise unreachable(self.target, problem) from None
 
     def url(self, path: str) -> str:
         return f"{'http://localhost' if self.target.unix_path else self.target.origin}{path}"

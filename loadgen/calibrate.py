@@ -8,7 +8,7 @@ import random
 
 import httpx
 
-from loadgen.access import Access, unreachable
+from loadgen.access import Access
 from loadgen.error_text import error_message
 from loadgen.errors import UsageError
 from loadgen.openai_api import BodyOptions, request_body
@@ -26,17 +26,23 @@ async def find_model(access: Access) -> str:
         UsageError: it lists none, or several.
     """
     async with access.client() as client:
-        try:
-            answer = await client.get(access.url(f"{access.target.base}/models"))
-            names = [str(model["id"]) for model in answer.json()["data"]]
-        except httpx.TransportError as problem:
-            raise unreachable(access.target, problem) from None
-        except (ValueError, KeyError, TypeError):
-            raise UsageError(f"{access.target.origin} lists no models; name one with --model") from None
+        names = await list_models(client, access)
+    if names is None:
+        raise UsageError(f"{access.target.origin} lists no models; name one with --model")
     if len(names) == 1:
         return names[0]
     listed = ", ".join(names[:10]) or "none"
     raise UsageError(f"{access.target.origin} lists {len(names)} models ({listed}); choose one with --model")
+
+
+async def list_models(client: httpx.AsyncClient, access: Access) -> list[str] | None:
+    """The names that the server lists; None where it has no such list. Raises NoVerdictError."""
+    async with access.ask(client, "GET", f"{access.target.base}/models") as reply:
+        await reply.aread()
+    try:
+        return [str(model["id"]) for model in reply.json()["data"]]
+    except (ValueError, KeyError, TypeError):
+        return None
 
 
 async def calibrate(access: Access, options: BodyOptions) -> tuple[Calibration, str | None]:
@@ -77,10 +83,8 @@ async def _prompt_tokens(
     body = request_body(Request("probe", messages, 0, 1), options)
     body = {**body, "stream": False}
     body.pop("stream_options", None)
-    try:
-        answer = await client.post(access.url(access.target.path), json=body)
-    except httpx.TransportError as problem:
-        raise unreachable(access.target, problem) from None
+    async with access.ask(client, "POST", access.target.path, body) as answer:
+        await answer.aread()
     if not answer.is_success:
         return None, f"HTTP {answer.status_code}: {error_message(answer.content) or answer.reason_phrase}"
     try:

@@ -3,13 +3,12 @@
 The reader writes what it sees straight into the request's record; METRICS section 1 says what a token event is.
 """
 
-from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 from analysis.record import ANSWER, REFUSAL, THINKING, TOOL, UNKNOWN, RequestRecord
-from loadgen.stream_reader import Details, Usage, note_failure, note_usage
+from loadgen.stream_reader import Usage, lenient, note_failure, note_finish, note_usage
 
 # --- what a server may send -------------------------------------------------------------------------------------------
 
@@ -42,7 +41,7 @@ class _Logprobs(msgspec.Struct, gc=False):
 
 
 class _Choice(msgspec.Struct, gc=False):
-    index: int = 0
+    index: Annotated[int, msgspec.Meta(ge=0, lt=4096)] = 0
     delta: _Delta | None = None
     text: str | None = None
     finish_reason: str | None = None
@@ -60,44 +59,6 @@ _decode_chunk = msgspec.json.Decoder(_Chunk).decode
 _NOTHING = _Delta()
 FAILED_REASONS = frozenset({"error", "abort"})
 """Reasons to finish that say the server gave up: an answer that ends so is an error, not an answer."""
-
-
-def _lenient_chunk(data: bytes) -> _Chunk | None:
-    """A chunk in which a field has an unexpected type: that field is dropped, the others count. None if unreadable."""
-    try:
-        raw = msgspec.json.decode(data)
-    except (msgspec.DecodeError, RecursionError):
-        return None
-    if not isinstance(raw, dict):
-        return None
-    choices = raw.get("choices")
-    return _Chunk(
-        choices=[_lenient(_Choice, choice) for choice in choices] if isinstance(choices, list) else None,
-        usage=_lenient(Usage, raw["usage"]) if isinstance(raw.get("usage"), dict) else None,
-        error=raw.get("error"),
-    )
-
-
-def _lenient(kind: type[Any], raw: object) -> Any:
-    """`raw` as a struct of `kind`, with every field that does not fit left at its default."""
-    if not isinstance(raw, Mapping):
-        return kind()
-    values = {}
-    for name, hint in kind.__annotations__.items():
-        if name in raw:
-            try:
-                values[name] = msgspec.convert(raw[name], hint)
-            except msgspec.ValidationError:
-                inner = next((one for one in (_Delta, Details, _Logprobs) if hint == one | None), None)
-                values[name] = _lenient(inner, raw[name]) if inner else _as_text(name, raw[name])
-    return kind(**{name: value for name, value in values.items() if value is not None})
-
-
-def _as_text(name: str, value: object) -> str | None:
-    """Content as a list of parts, or a reason to finish that is a number: text all the same."""
-    if name in ("content", "text", "reasoning", "reasoning_content") and isinstance(value, list):
-        return "".join(str(part.get("text", "")) for part in value if isinstance(part, dict))
-    return str(value) if name == "finish_reason" and isinstance(value, int | str) else None
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
@@ -123,7 +84,7 @@ class ChunkReader:
         try:
             chunk: _Chunk | None = _decode_chunk(data)
         except (msgspec.DecodeError, RecursionError):
-            chunk = _lenient_chunk(data)
+            chunk = lenient(_Chunk, data)
         if chunk is None:
             self._unreadable(name, data)
             return
@@ -172,7 +133,7 @@ class ChunkReader:
         for choice in choices:
             if choice.index >= record.choices:
                 record.choices = choice.index + 1
-            if choice.finish_reason is not None:
+            if choice.finish_reason:
                 self._finish(choice.finish_reason)
             # A choice that is all thinking beside one that answers: the event begins the answer.
             found, length = self._channel(choice)
@@ -222,7 +183,7 @@ class ChunkReader:
         return grown if grown >= 0 else UNKNOWN
 
     def _finish(self, reason: str) -> None:
-        self.record.finish_reason = self.record.finish_reason or reason
+        note_finish(self.record, reason)
         if reason in FAILED_REASONS:
             self._fail(f"the server ended the answer with finish_reason {reason!r}")
 

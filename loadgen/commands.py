@@ -158,14 +158,15 @@ def _summary(path: Path, arguments: Mapping[str, Any]) -> dict[str, Any]:
     from analysis.summary import summarize
 
     run = read_run(path)
-    gate = dict(run.meta.get("gate") or {}) | {name: value for name, value in gate_rules(arguments).items() if value}
+    now = {name: value for name, value in gate_rules(arguments).items() if value not in (None, False)}
+    gate = {"max_errors": MAX_ERRORS} | {k: v for k, v in (run.meta.get("gate") or {}).items() if v is not None} | now
     slo = (run.meta.get("workload") or {}).get("slo") or {}
     try:
         texts = arguments["slo"] or ()
         limits = parse_limits(
             merged_limits({}, texts) if texts and "run_dir" in arguments else slo, gate.get("allow_e2e", False)
         )
-        return summarize(run, limits, bool(gate.get("strict_point")), max_errors=gate.get("max_errors") or MAX_ERRORS)
+        return summarize(run, limits, bool(gate.get("strict_point")), max_errors=gate["max_errors"])
     except ValueError as problem:
         raise RunDirError(f"{path}: {problem}") from None
 

@@ -64,7 +64,8 @@ class Connection:
         self._sent: asyncio.Future[None] | None = None
         self._headers: dict[bytes, bytes] = {}
         self._until_close = False
-        self._head_bytes = 0
+        self._answering = False  # the header of the answer is over
+        self._bare_bytes = 0  # what came since the last piece of body: headers, trailers, sizes of chunks
         self._keep_alive = False
         self._kernel_stamps = kernel_stamps
         self.arrival_ns = 0
@@ -89,7 +90,8 @@ class Connection:
         """
         self._listener = listener
         self._parser = httptools.HttpResponseParser(self)
-        self._head_bytes = 0
+        self._answering = False
+        self._bare_bytes = 0
         self._keep_alive = False
         self.requests += 1
         self._unsent = memoryview(self._tls.encrypt(data) if self._tls else data)
@@ -140,31 +142,32 @@ class Connection:
             self.arrival_ns = self._clock.now_ns()
             self.user_reads += 1
         self.read_id += 1
-        if not data:
-            self._end_of_stream()
-        elif self._tls is None:
-            self._feed(data)
-        else:
-            self._feed_encrypted(data)
+        try:
+            if not data:
+                self._end_of_stream()
+            elif self._tls is None:
+                self._feed(data)
+            else:
+                self._feed_encrypted(data)
+        except Exception as problem:  # a fault of ours ends this request, and no other
+            self._lose("client_error", f"{type(problem).__name__}: {reason(problem)}")
 
     def _feed(self, data: bytes) -> None:
         if self._listener is None:
             self.close()  # bytes that nobody asked for: the connection cannot be trusted with another request
             return
+        self._bare_bytes += len(data)
         try:
             self._parser.feed_data(data)  # type: ignore[union-attr]
         except httptools.HttpParserUpgrade:
             self._lose("malformed", "the server switched to another protocol")
+        except httptools.HttpParserCallbackError as problem:
+            raise problem.__context__ or problem from None
         except httptools.HttpParserError as problem:
-            self._lose("malformed", f"not an HTTP answer: {problem.__context__ or problem}")
+            self._lose("malformed", f"not an HTTP answer: {problem}")
         else:
-            self._check_head(len(data))
-
-    def _check_head(self, size: int) -> None:
-        if self._head_bytes >= 0 and self._parser is not None:
-            self._head_bytes += size
-            if self._head_bytes > MAX_HEAD_BYTES:
-                self._lose("malformed", f"a response header of more than {MAX_HEAD_BYTES} bytes")
+            if self._bare_bytes > MAX_HEAD_BYTES:
+                self._lose("malformed", f"a header of more than {MAX_HEAD_BYTES} bytes")
 
     def _feed_encrypted(self, data: bytes) -> None:
         tls = self._tls
@@ -186,40 +189,43 @@ class Connection:
             self._keep_alive = False
             self._complete()
         else:
-            where = "inside the answer" if self._head_bytes < 0 else "before it answered"
+            where = "inside the answer" if self._answering else "before it answered"
             self._lose("broken", f"the server closed the connection {where}")
 
     # --- what llhttp calls -----------------------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
         self._headers = {}
+        if self._listener is None:
+            self.close()  # a second answer, right behind the end of the first
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._headers[name.lower()] = value
+        if not self._answering:  # else a trailer
+            self._headers[name.lower()] = value
 
     def on_headers_complete(self) -> None:
-        assert self._parser is not None
-        status = self._parser.get_status_code()
-        if status < 200 or self._listener is None:
+        if self._listener is None or self._parser is None:
             return
-        self._head_bytes = -1
+        status = self._parser.get_status_code()
+        if status < 100:
+            self._lose("malformed", f"an answer with status {status}")
+        if status < 200:
+            return
+        self._answering = True
         headers = self._headers
         self._keep_alive = self._parser.should_keep_alive()
-        self._until_close = (
-            b"content-length" not in headers
-            and b"chunked" not in headers.get(b"transfer-encoding", b"").lower()
-            and status not in (204, 304)
-        )
+        self._until_close = status not in (204, 304) and _has_no_length(headers)
         if b"keep-alive" in headers:
             self.keep_alive_s = _keep_alive_s(headers[b"keep-alive"])
         self._listener.on_head(status, headers, self.arrival_ns)
 
     def on_body(self, data: bytes) -> None:
+        self._bare_bytes = 0
         if self._listener is not None:
             self._listener.on_body(data, self.arrival_ns, self.read_id)
 
     def on_message_complete(self) -> None:
-        if self._head_bytes < 0:
+        if self._answering:
             self._complete()
 
     # --- ends ------------------------------------------------------------------------------------------------------
@@ -233,7 +239,7 @@ class Connection:
 
     def _lose(self, outcome: str, message: str) -> None:
         listener, self._listener = self._listener, None
-        self.lost_unanswered = self._head_bytes == 0
+        self.lost_unanswered = not self._answering and self._bare_bytes == 0
         self.close()
         if listener is not None:
             listener.on_lost(outcome, message, self.arrival_ns)
@@ -261,6 +267,12 @@ class Connection:
         self._release_sender()
         self._sock.close()
         self._parser = None  # it holds this connection: with garbage collection off, cycles must be cut by hand
+
+
+def _has_no_length(headers: Mapping[bytes, bytes]) -> bool:
+    """Whether the body lasts until the connection closes."""
+    encoding = headers.get(b"transfer-encoding")
+    return b"content-length" not in headers if encoding is None else not encoding.lower().rstrip().endswith(b"chunked")
 
 
 def _keep_alive_s(value: bytes) -> float | None:

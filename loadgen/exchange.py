@@ -11,14 +11,16 @@ from http import HTTPStatus
 
 from analysis.record import RequestRecord
 from loadgen.clock import Clock
-from loadgen.error_text import error_message
+from loadgen.error_text import error_message, one_line
 from loadgen.sse import EventTooLargeError, SseParser
 from loadgen.stream_reader import StreamReader
 
 MAX_BODY_BYTES = 65_536  # of an answer that is no stream: enough for the server's own words
 INFLATE_BYTES = 1_048_576
+MAX_INFLATED_BYTES = 4 * INFLATE_BYTES  # of one read (64 KiB): JSON of a stream packs some 30 times, a bomb 1,000 times
 DONE_GRACE_S = 0.05  # after [DONE] the end of the body should follow at once; then the connection can be used again
 EVENT_FIELDS = (b"data", b"event", b"id", b"retry", b":", b"\xef\xbb\xbf")
+SNIFF_BYTES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +80,10 @@ class Exchange:
         try:
             for piece in self._inflate.feed(data):
                 self._on_text(piece, arrival_ns, read_id)
+                if self.finished.done():
+                    return
         except zlib.error as problem:
-            self._end("malformed", f"the compressed answer is broken: {problem}", arrival_ns)
+            self.on_lost("malformed", f"the compressed answer is broken: {problem}", arrival_ns)
 
     def on_complete(self, arrival_ns: int) -> None:
         """The proper end of the body."""
@@ -87,8 +91,7 @@ class Exchange:
         if self.finished.done():
             return
         if self._events:
-            for name, data in self._sse.close():
-                self._reader.read(name, data, arrival_ns, self.record.read_id[-1] if self.record.read_id else 0)
+            self._read_rest(arrival_ns)
         self._conclude(arrival_ns)
 
     def on_lost(self, outcome: str, message: str, arrival_ns: int) -> None:
@@ -104,9 +107,9 @@ class Exchange:
 
     def _on_text(self, data: bytes, arrival_ns: int, read_id: int) -> None:
         if self._events is None:
-            self._events = data.lstrip().startswith(EVENT_FIELDS)
+            data = self._sniff(data)
         if not self._events:
-            self._body += data[: max(0, MAX_BODY_BYTES - len(self._body))]
+            self._keep(data)
             return
         try:
             events = self._sse.feed(data)
@@ -114,17 +117,45 @@ class Exchange:
             self._end("malformed", f"the server sent {problem}", arrival_ns)
             return
         if not events:
-            if self._last_event_ns is None and len(self._body) < MAX_BODY_BYTES:
-                self._body += data  # an error page under the wrong content type is told in its own words
+            if self._last_event_ns is None:
+                self._keep(data)  # an error page under the wrong content type is told in its own words
             return
         reader = self._reader
         self._last_event_ns = arrival_ns
         for name, payload in events:
+            if reader.done:
+                break  # what follows [DONE] is no part of the answer
             reader.read(name, payload, arrival_ns, read_id)
         if reader.done and self.record.end_ns is None:
             self.record.end_ns = arrival_ns
             self._disarm()
             self._timer = self._loop.call_later(DONE_GRACE_S, self._conclude, arrival_ns)
+
+    def _read_rest(self, arrival_ns: int) -> None:
+        """The last event, where the body ended without its blank line."""
+        try:
+            events = self._sse.close()
+        except EventTooLargeError as problem:
+            self._end("malformed", f"the server sent {problem}", arrival_ns)
+            return
+        for name, data in events:
+            if not self._reader.done:
+                self._reader.read(name, data, arrival_ns, self.record.read_id[-1] if self.record.read_id else 0)
+
+    def _sniff(self, data: bytes) -> bytes:
+        """Tell by its first bytes whether the body holds events. Returns what there is to read: nothing, as long as
+        those that came could begin with either."""
+        data = bytes(self._body) + data
+        head = data[:SNIFF_BYTES].lstrip()
+        if len(data) < SNIFF_BYTES and any(field.startswith(head) for field in EVENT_FIELDS):
+            self._body = bytearray(data)
+            return b""
+        self._body.clear()
+        self._events = head.startswith(EVENT_FIELDS)
+        return data
+
+    def _keep(self, data: bytes) -> None:
+        self._body += data[: max(0, MAX_BODY_BYTES - len(self._body))]
 
     def _decode(self, encoding: bytes) -> None:
         if encoding in (b"gzip", b"x-gzip", b"deflate"):
@@ -196,7 +227,7 @@ class Exchange:
             self._end("malformed", f"none of {record.events_dropped} events could be read", arrival_ns)
         elif self._reader.done or record.finish_reason is not None:
             self._end("empty", "the answer has no token", arrival_ns)
-        elif self._body.lstrip().startswith((b"{", b"<")):
+        elif self._last_event_ns is None and self._body.lstrip().startswith((b"{", b"<")):
             self._not_a_stream(arrival_ns)
         else:
             self._end("truncated", "the stream ended before a token, finish_reason or [DONE]", arrival_ns)
@@ -224,9 +255,10 @@ class Exchange:
         self._disarm()
         record = self.record
         record.outcome = outcome
-        record.error = message
+        record.error = None if message is None else one_line(message)
         if record.end_ns is None:
             record.end_ns = arrival_ns
+        self._events = False  # what may still come is not read
         self.finished.set_result(None)
 
 
@@ -250,19 +282,38 @@ class Inflater:
     """Streaming gzip and deflate, in pieces of bounded size whatever a hostile server packs."""
 
     def __init__(self, encoding: bytes) -> None:
-        self._raw_allowed = encoding == b"deflate"
-        self._stream = zlib.decompressobj(wbits=47)
+        self._first = b"" if encoding == b"deflate" else None  # held until it shows whether a zlib header begins it
+        self._wbits = 47
+        self._stream = zlib.decompressobj(self._wbits)
 
     def feed(self, data: bytes) -> Iterator[bytes]:
         """The plain pieces, one at a time. Raises zlib.error."""
-        try:
+        if self._first is not None:
+            data = self._first + data
+            if len(data) < 2:
+                self._first = data
+                return
+            self._first = None
+            if not _has_zlib_header(data):  # as some servers send it
+                self._wbits = -15
+                self._stream = zlib.decompressobj(self._wbits)
+        yield from self._inflate(data)
+
+    def _inflate(self, data: bytes) -> Iterator[bytes]:
+        size = 0
+        piece = b""
+        while data or len(piece) == INFLATE_BYTES:
             piece = self._stream.decompress(data, INFLATE_BYTES)
-        except zlib.error:
-            if not self._raw_allowed:
-                raise
-            self._stream = zlib.decompressobj(wbits=-15)  # "deflate" without the zlib header, as some servers send it
-            piece = self._stream.decompress(data, INFLATE_BYTES)
-        self._raw_allowed = False
-        while piece:
-            yield piece
-            piece = self._stream.decompress(self._stream.unconsumed_tail, INFLATE_BYTES)
+            data = self._stream.unconsumed_tail
+            if self._stream.eof:  # what follows is packed on its own
+                data = self._stream.unused_data
+                self._stream = zlib.decompressobj(self._wbits)
+            size += len(piece)
+            if size > MAX_INFLATED_BYTES:
+                raise zlib.error(f"one read unpacks to more than {MAX_INFLATED_BYTES} bytes")
+            if piece:
+                yield piece
+
+
+def _has_zlib_header(data: bytes) -> bool:
+    return data[0] & 15 == 8 and int.from_bytes(data[:2]) % 31 == 0

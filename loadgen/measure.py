@@ -93,6 +93,7 @@ class _Measurement:
             driven = await self._drive(engine, writer, Prompter(self.schedule.seed, calibration))
         await engine.close()
         if len(self.signals) > 1:
+            writer.abandon()
             return self.signals[0]
         writer.close(self._closing(driven, engine))
         return None
@@ -214,6 +215,7 @@ class _Measurement:
             "model": model,
             "endpoint": self.options.endpoint,
             "transport": self.options.transport,
+            "ignore_eos": self.options.ignore_eos,
             "seed": self.schedule.seed,
             "loop": self.schedule.loop,
             "stages": [asdict(stage) for stage in self.schedule.stages],

@@ -7,6 +7,7 @@ free, so that no request waits for another.
 import asyncio
 import hashlib
 import random
+import re
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from analysis.record import RequestRecord
 from loadgen.clock import RunClock
 from loadgen.connection import Connection, OpenError, reason
 from loadgen.dial import Dialer
+from loadgen.error_text import one_line
 from loadgen.exchange import Exchange, Limits
 from loadgen.openai_api import READERS, BodyOptions, request_body
 from loadgen.target import Target
@@ -31,6 +33,7 @@ RETRY_OUTCOMES = frozenset({"rate_limited", "connect_failed", "timeout_connect"}
 RETRY_STATUS = frozenset({408, 429, 500, 502, 503, 504})
 FIRST_BACKOFF_S, MAX_BACKOFF_S = 0.5, 30.0
 MAX_REDIRECTS = 3
+_PATH = re.compile(r"/(?!/)[!-~]*")
 
 
 @dataclass(frozen=True)
@@ -81,10 +84,10 @@ class HttpEngine:
             record.outcome, record.error = "cancelled", None
             record.end_ns = self._clock.now_ns()
         except OpenError as problem:
-            record.outcome, record.error = problem.outcome, f"{self._target.origin}: {problem}"
+            record.outcome, record.error = problem.outcome, one_line(f"{self._target.origin}: {problem}")
             record.end_ns = self._clock.now_ns()
-        except (OSError, MemoryError, ValueError) as problem:
-            record.outcome, record.error = "client_error", f"{type(problem).__name__}: {reason(problem)}"
+        except Exception as problem:  # whatever it is, the other requests go on
+            record.outcome, record.error = "client_error", one_line(f"{type(problem).__name__}: {reason(problem)}")
             record.end_ns = self._clock.now_ns()
         return record
 
@@ -104,12 +107,13 @@ class HttpEngine:
 
     async def _send_with_retries(self, request: Request, record: RequestRecord) -> None:
         body = msgspec.json.encode(request_body(request, self._body))
-        headers = _lines(trace_headers(request.request_id))
+        length = b"content-length: %d\r\n\r\n" % len(body)
+        message = b"".join([self._head, _lines(trace_headers(request.request_id)), length, body])
         first_sent_ns: int | None = None
         while True:
             record.tries += 1
             try:
-                await self._follow_redirects(request, record, headers, body)
+                await self._follow_redirects(request, record, message)
             except OpenError as problem:
                 if not self._tries_again(record, problem.outcome):
                     raise
@@ -125,14 +129,18 @@ class HttpEngine:
             return False
         return outcome in RETRY_OUTCOMES or (outcome == "http_error" and record.status in RETRY_STATUS)
 
-    async def _follow_redirects(self, request: Request, record: RequestRecord, headers: bytes, body: bytes) -> None:
+    async def _follow_redirects(self, request: Request, record: RequestRecord, message: bytes) -> None:
+        path = self._path
+        exchange = await self._try(request, record, path, message)
         for _ in range(MAX_REDIRECTS):
-            path = self._redirected_to(await self._try(request, record, headers, body))
-            if path is None:
-                return
-            self._path = path  # the server moved: later requests go there at once
+            moved = self._redirected_to(exchange)
+            if moved is None:
+                break
+            path = moved
             _forget_try(record)
-        await self._try(request, record, headers, body)
+            exchange = await self._try(request, record, path, message)
+        if record.outcome == "ok":
+            self._path = path  # if the server moved, later requests go there at once
 
     def _redirected_to(self, exchange: Exchange) -> str | None:
         """The new path, if the answer redirects within the same host and keeps the method."""
@@ -141,28 +149,26 @@ class HttpEngine:
         location = exchange.location
         if location.startswith(self._target.origin + "/"):
             location = location.removeprefix(self._target.origin)
-        return location if location.startswith("/") and not location.startswith("//") else None
+        return location if _PATH.fullmatch(location) else None
 
-    async def _try(self, request: Request, record: RequestRecord, headers: bytes, body: bytes) -> Exchange:
+    async def _try(self, request: Request, record: RequestRecord, path: str, message: bytes) -> Exchange:
         """Send once. A reused connection that the server was closing just then is replaced, once: it is gone within a
         round trip of the send, so the server never took the request."""
         connection = await self._connection(record)
-        exchange = await self._exchange(connection, request, record, headers, body)
+        exchange = await self._exchange(connection, request, record, path, message)
         if record.reused_connection and connection.lost_unanswered and _age_s(record) < STALE_S:
             _forget_try(record)
             connection = await self._connection(record, new=True)
-            exchange = await self._exchange(connection, request, record, headers, body)
+            exchange = await self._exchange(connection, request, record, path, message)
         return exchange
 
     async def _exchange(
-        self, connection: Connection, request: Request, record: RequestRecord, headers: bytes, body: bytes
+        self, connection: Connection, request: Request, record: RequestRecord, path: str, message: bytes
     ) -> Exchange:
         reader = READERS[self._body.endpoint](record, request.keep_text or self._options.save_text)
         exchange = Exchange(record, reader, self._clock, self._options.limits)
-        length = b"content-length: %d\r\n\r\n" % len(body)
-        head = b"".join([b"POST ", self._request_path(), b" HTTP/1.1\r\n", self._head, headers, length])
         try:
-            sent_ns = await connection.send(head + body, exchange)
+            sent_ns = await connection.send(self._request_line(path) + message, exchange)
             if sent_ns is not None:
                 record.sent_ns = sent_ns
             await exchange.finished
@@ -170,11 +176,12 @@ class HttpEngine:
             exchange.cancel()
             self._put_back(connection, exchange)
         record.text = reader.text()
+        _settle_send(record, sent_ns)
         return exchange
 
-    def _request_path(self) -> bytes:
+    def _request_line(self, path: str) -> bytes:
         proxied = self._options.proxy is not None and self._target.scheme == "http"
-        return f"{self._target.origin if proxied else ''}{self._path}".encode()
+        return f"POST {self._target.origin if proxied else ''}{path} HTTP/1.1\r\n".encode()
 
     # --- connections -----------------------------------------------------------------------------------------------
 
@@ -243,6 +250,14 @@ def _backoff_s(record: RequestRecord) -> float:
     if record.retry_after_s is not None:
         return record.retry_after_s
     return min(MAX_BACKOFF_S, FIRST_BACKOFF_S * 2.0 ** (record.tries - 1)) * random.uniform(0.5, 1.0)
+
+
+def _settle_send(record: RequestRecord, sent_ns: int | None) -> None:
+    """No answer comes before its request: if it seems so, the clock was read late, after the server had begun."""
+    if sent_ns is not None and record.headers_ns is not None and record.headers_ns < sent_ns:
+        record.sent_ns = record.headers_ns
+    if sent_ns is None and record.outcome == "ok":
+        record.outcome, record.error = "malformed", "the answer was over before the request had been sent"
 
 
 def _age_s(record: RequestRecord) -> float:

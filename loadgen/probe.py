@@ -5,15 +5,14 @@ that a healthy server sees one request more than the calibration's.
 """
 
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import httpx
 
 from analysis.record import KINDS, RequestRecord
-from loadgen.access import Access, unreachable
+from loadgen.access import Access
+from loadgen.calibrate import list_models
 from loadgen.error_text import error_message
 from loadgen.openai_api import READERS, BodyOptions, request_body
 from loadgen.sse import SseParser
@@ -160,7 +159,7 @@ async def _ask(client: httpx.AsyncClient, access: Access, options: BodyOptions) 
     record = RequestRecord("probe")
     body = request_body(Request("probe", (Message("user", QUESTION),), 0, PROBE_TOKENS), options)
     begin = time.perf_counter()
-    async with _post(client, access, body) as reply:
+    async with access.ask(client, "POST", access.target.path, body) as reply:
         answer = Answer(reply.status_code, record, http_version=reply.http_version)
         answer.server = reply.headers.get("server")
         answer.content_type = reply.headers.get("content-type")
@@ -190,15 +189,6 @@ async def _read(reply: httpx.Response, answer: Answer, options: BodyOptions, beg
         answer.problem = answer.record.error
 
 
-@asynccontextmanager
-async def _post(client: httpx.AsyncClient, access: Access, body: dict[str, Any]) -> AsyncIterator[httpx.Response]:
-    try:
-        async with client.stream("POST", access.url(access.target.path), json=body) as reply:
-            yield reply
-    except httpx.TransportError as problem:
-        raise unreachable(access.target, problem) from None
-
-
 def _local_port(reply: httpx.Response) -> int | None:
     stream = reply.extensions.get("network_stream")
     address = stream.get_extra_info("client_addr") if stream is not None else None
@@ -209,17 +199,10 @@ def _local_port(reply: httpx.Response) -> int | None:
 
 
 async def _look_at_models(client: httpx.AsyncClient, access: Access, found: Findings) -> None:
-    url = access.url(f"{access.target.base}/models")
-    try:
-        await client.get(url)  # opens the connection, so that the next one is a plain round trip
-        begin = time.perf_counter()
-        reply = await client.get(url)
-        found.round_trip_s = time.perf_counter() - begin
-        found.models = [str(model["id"]) for model in reply.json()["data"]]
-    except httpx.TransportError as problem:
-        raise unreachable(access.target, problem) from None
-    except (ValueError, KeyError, TypeError):
-        found.models = None
+    await list_models(client, access)  # opens the connection, so that the next one is a plain round trip
+    begin = time.perf_counter()
+    found.models = await list_models(client, access)
+    found.round_trip_s = time.perf_counter() - begin
 
 
 def _describe(found: Findings, first: Answer, second: Answer) -> None:

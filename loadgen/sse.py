@@ -6,6 +6,8 @@ Event: TypeAlias = tuple[bytes, bytes]
 """(name, data): name is empty for a plain event; several data lines are joined by a line feed."""
 
 MAX_EVENT_BYTES = 64 * 1024 * 1024
+LINE_BYTES = 64
+"""What a line of data takes in memory beside its bytes, counted with them: an event of empty lines is large too."""
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -93,7 +95,7 @@ class SseParser:
         name, _, value = line.partition(b":")
         value = value.removeprefix(b" ")
         if name == b"data":
-            self._size += len(value) + 1
+            self._size += len(value) + LINE_BYTES
             if self._size > self._max_bytes:
                 raise EventTooLargeError(f"an event of more than {self._max_bytes} bytes")
             self._data.append(value)

@@ -1,11 +1,19 @@
-"""What both kinds of stream have in common: usage, errors, and the shape of a reader."""
+"""What both kinds of stream have in common: usage, ends, errors, odd fields, and the shape of a reader. Pure."""
 
-from typing import Protocol
+from collections.abc import Mapping
+from typing import Annotated, Any, Protocol, TypeAlias, TypeVar, get_args, get_origin
 
 import msgspec
 
 from analysis.record import RequestRecord
-from loadgen.error_text import error_message
+from loadgen.error_text import error_message, one_line
+
+MAX_REASON_CHARS = 60
+
+Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+"""A number of tokens. What cannot be one is dropped, like a field of an unexpected type."""
+
+StructT = TypeVar("StructT", bound=msgspec.Struct)
 
 
 class StreamReader(Protocol):
@@ -22,13 +30,13 @@ class StreamReader(Protocol):
 
 
 class Details(msgspec.Struct, gc=False):
-    cached_tokens: int | None = None
-    reasoning_tokens: int | None = None
+    cached_tokens: Count | None = None
+    reasoning_tokens: Count | None = None
 
 
 class Usage(msgspec.Struct, gc=False):
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
+    prompt_tokens: Count | None = None
+    completion_tokens: Count | None = None
     prompt_tokens_details: Details | None = None
     completion_tokens_details: Details | None = None
 
@@ -46,6 +54,61 @@ def note_usage(record: RequestRecord, usage: Usage) -> None:
         record.reasoning_tokens = details.reasoning_tokens
 
 
+def note_finish(record: RequestRecord, reason: str) -> None:
+    """The first reason counts; one without a printable character is none."""
+    record.finish_reason = record.finish_reason or one_line(reason)[:MAX_REASON_CHARS] or None
+
+
 def note_failure(record: RequestRecord, error: object) -> None:
     if record.error is None:
-        record.error = error_message(error)
+        record.error = error_message(error) or "an error without words"
+
+
+# --- fields of unexpected types ---------------------------------------------------------------------------------------
+
+
+def lenient(kind: type[StructT], data: bytes) -> StructT | None:
+    """A JSON object in which fields do not fit: these are left at their defaults, the others count. None if `data` is
+    no JSON object."""
+    try:
+        raw = msgspec.json.decode(data)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    return _struct(kind, raw) if isinstance(raw, dict) else None
+
+
+def _struct(kind: type[StructT], raw: object) -> StructT:
+    if not isinstance(raw, Mapping):
+        return kind()
+    values = {name: _value(name, hint, raw[name]) for name, hint in kind.__annotations__.items() if name in raw}
+    return kind(**{name: value for name, value in values.items() if value is not None})
+
+
+def _value(name: str, hint: Any, raw: object) -> Any:
+    try:
+        return msgspec.convert(raw, hint)
+    except msgspec.ValidationError:
+        pass
+    if (inner := _struct_in(hint)) is not None and isinstance(raw, Mapping):
+        return _struct(inner, raw)
+    if (inner := _struct_in(*map(_element, get_args(hint)))) is not None and isinstance(raw, list):
+        return [_struct(inner, part) for part in raw]
+    return _as_text(name, raw)
+
+
+def _struct_in(*hints: Any) -> type[msgspec.Struct] | None:
+    """The struct that one of the hints, or of the types that it joins, names."""
+    kinds = [kind for hint in hints for kind in (hint, *get_args(hint))]
+    return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, msgspec.Struct)), None)
+
+
+def _element(hint: Any) -> Any:
+    return get_args(hint)[0] if get_origin(hint) is list else None
+
+
+def _as_text(name: str, raw: object) -> str | None:
+    """Content as a list of parts, or a reason to finish that is a number: text all the same."""
+    if name in ("content", "text", "reasoning", "reasoning_content") and isinstance(raw, list):
+        texts = [part.get("text") for part in raw if isinstance(part, dict)]
+        return "".join(text for text in texts if isinstance(text, str))
+    return str(raw) if name == "finish_reason" and isinstance(raw, int) else None

@@ -5,12 +5,12 @@ from typing import Any
 import msgspec
 
 from analysis.record import ANSWER, REFUSAL, THINKING, TOOL, UNKNOWN, RequestRecord
-from loadgen.stream_reader import Details, Usage, note_failure, note_usage
+from loadgen.stream_reader import Count, Details, Usage, lenient, note_failure, note_finish, note_usage
 
 
 class _ResponseUsage(msgspec.Struct, gc=False):
-    input_tokens: int | None = None
-    output_tokens: int | None = None
+    input_tokens: Count | None = None
+    output_tokens: Count | None = None
     input_tokens_details: Details | None = None
     output_tokens_details: Details | None = None
 
@@ -68,8 +68,10 @@ class TypedReader:
             self.done = True
             return
         try:
-            event = _decode_typed(data)
+            event: _Typed | None = _decode_typed(data)
         except (msgspec.DecodeError, RecursionError):
+            event = lenient(_Typed, data)
+        if event is None:
             if name == b"error":
                 self._fail(data)
             else:
@@ -104,9 +106,7 @@ class TypedReader:
         self.done = True
         incomplete = response.incomplete_details
         why = (incomplete.reason if incomplete else None) or "incomplete"
-        self.record.finish_reason = (
-            "stop" if kind == "response.completed" else why.replace("max_output_tokens", "length")
-        )
+        note_finish(self.record, "stop" if kind == "response.completed" else why.replace("max_output_tokens", "length"))
         if response.usage is not None:
             usage = response.usage
             renamed = Usage(

@@ -1,0 +1,84 @@
+"""Token events and the gaps between them as parallel arrays, grouped by request."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from analysis.quantiles import Ints, order_within
+
+Small = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class Events:
+    """Every token event of a run, in order of request and, within it, of arrival.
+
+    Attributes:
+        row: Position of the request in `Run.requests`.
+        arrival_ns: Arrival on the run's timeline.
+        tokens: Tokens of the event, UNKNOWN where neither told nor implied.
+        kind: Position in `record.KINDS`.
+        read_id: The network read that completed the event.
+        starts: The events of request i are `starts[i]` up to `starts[i + 1]`.
+    """
+
+    row: Ints
+    arrival_ns: Ints
+    tokens: Small
+    kind: npt.NDArray[np.int8]
+    read_id: Small
+    starts: Ints
+
+    @cached_property
+    def per_request(self) -> Ints:
+        return np.diff(self.starts)
+
+    def sum_by_request(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Sum of one value per event over each request, 0 where it has no events."""
+        running = np.concatenate([[0], np.cumsum(values)])
+        return np.asarray(running[self.starts[1:]] - running[self.starts[:-1]])
+
+    def first(self, missing: float = np.nan) -> npt.NDArray[np.float64]:
+        """Arrival of each request's first event in nanoseconds."""
+        return self._pick(self.starts[:-1], missing)
+
+    def last(self, missing: float = np.nan) -> npt.NDArray[np.float64]:
+        return self._pick(self.starts[1:] - 1, missing)
+
+    def _pick(self, at: Ints, missing: float) -> npt.NDArray[np.float64]:
+        result = np.full(len(at), missing)
+        filled = self.per_request > 0
+        result[filled] = self.arrival_ns[at[filled]]
+        return result
+
+
+@dataclass(frozen=True)
+class Gaps:
+    """Time between neighbouring token events of one request; a gap is named by the event that ends it.
+
+    Attributes:
+        row: Position of the request in `Run.requests`.
+        gap_ns: Never negative: events are in order of arrival.
+        end: Position of the ending event in `Events`.
+        starts: The gaps of request i are `starts[i]` up to `starts[i + 1]`.
+    """
+
+    row: Ints
+    gap_ns: Ints
+    end: Ints
+    starts: Ints
+
+    @cached_property
+    def ordered_ns(self) -> Ints:
+        """The gaps in ascending order within each request."""
+        return order_within(self.gap_ns, self.row)
+
+
+def gaps_of(events: Events) -> Gaps:
+    end = np.flatnonzero(events.row[1:] == events.row[:-1]) + 1
+    sizes = np.maximum(events.per_request - 1, 0)
+    gap_ns = np.maximum(events.arrival_ns[end] - events.arrival_ns[end - 1], 0)
+    return Gaps(events.row[end], gap_ns, end, np.concatenate([[0], np.cumsum(sizes)]))

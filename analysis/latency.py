@@ -1,0 +1,86 @@
+"""Samples and summaries of the latency metrics, each phase on its own.
+
+Only requests that succeeded give samples. `ttft` is first token - sent, `ttft_due` first token - due, `ttfat` first
+token that is not thinking - sent, `tpot` (last - first token) / (N - k_1), `e2e` last token - sent. `gap` is the time
+between token events; each gap that ends in an event of k tokens gives k samples of gap / k to `itl`.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from analysis.quantiles import Bools, Floats, Ints, block
+from analysis.run import Run
+
+PER_REQUEST = ("ttft", "ttft_due", "ttfat", "tpot", "e2e", "e2e_due", "send_lag", "connect")
+METRICS = ("ttft", "ttft_due", "ttfat", "itl", "gap", "tpot", "e2e", "e2e_due", "send_lag", "connect")
+STREAM_METRICS = ("itl", "gap", "tpot")
+"""Metrics that a stream which was only played back does not have."""
+DUE_METRICS = ("ttft_due", "e2e_due", "send_lag")
+
+Samples = tuple[Floats, Ints | None]
+"""Values in seconds, and how often each counts (None: once)."""
+
+
+def samples(run: Run, rows: Bools, metric: str) -> Samples:
+    """The samples of one metric over the requests in the mask `rows`; none where the metric is undefined."""
+    if metric in PER_REQUEST:
+        values = run.column(f"{metric}_s")[rows & run.ok]
+        return values[~np.isnan(values)], None
+    if metric == "itl" and bool(np.any(run.tokens_unknown & rows)):
+        return np.empty(0), None
+    chosen = (rows & run.streamed)[run.gaps.row]
+    return _gap_samples(run, chosen, per_token=metric == "itl")
+
+
+def gap_samples(run: Run, rows: Bools, kinds: Bools) -> Samples:
+    """Gaps of the streams in `rows` that end in an event of a kind in `kinds` (a mask over record.KINDS)."""
+    gaps = run.gaps
+    return _gap_samples(run, (rows & run.streamed)[gaps.row] & kinds[run.events.kind[gaps.end]], per_token=False)
+
+
+def metrics(run: Run, rows: Bools) -> tuple[dict[str, Any], dict[str, str]]:
+    """A block for every metric, and the reason for each one without samples."""
+    blocks = {f"{metric}_s": block(*samples(run, rows, metric)) for metric in METRICS if metric != "itl"}
+    values, counts = samples(run, rows, "itl")
+    plain = counts is None and len(values) == blocks["gap_s"]["n"]
+    blocks["itl_s"] = dict(blocks["gap_s"]) if plain and len(values) else block(values, counts)
+    ordered = {f"{metric}_s": blocks[f"{metric}_s"] for metric in METRICS}
+    missing = {name: why_undefined(run, rows, name[:-2]) for name, each in ordered.items() if not each["n"]}
+    return ordered, missing
+
+
+def why_undefined(run: Run, rows: Bools, metric: str) -> str:
+    """Why `samples` has none to give, in words that say what to do where something can be done."""
+    ok = rows & run.ok
+    if not ok.any():
+        return "no request succeeded"
+    if metric in DUE_METRICS:
+        return "closed loop: requests have no due time"
+    if metric == "connect":
+        return "no new connection was opened"
+    if metric == "ttfat":
+        return "no answer token came: all output was thinking"
+    if metric in STREAM_METRICS and not (ok & run.streamed).any():
+        return "the streams were only played back at their end, not streamed"
+    if metric == "itl" and (unknown := int(np.sum(run.tokens_unknown & rows))):
+        return why_itl_unknown(run, rows, unknown)
+    if metric == "tpot" and (ok & run.where("tokens_source", "mismatch")).any():
+        return "the server's usage contradicts the number of token events"
+    return "no answer had more than one token event" if metric != "tpot" else "no answer had more than one token"
+
+
+def why_itl_unknown(run: Run, rows: Bools, unknown: int) -> str:
+    streams = int(np.sum(rows & run.streamed))
+    return (
+        f"{unknown} of {streams} streams have events that hold an unknown number of tokens: turn on running usage with "
+        "--per-event-usage, or gate on gap or tpot"
+    )
+
+
+def _gap_samples(run: Run, chosen: Bools, per_token: bool) -> Samples:
+    seconds = run.gaps.gap_ns[chosen] / 1e9
+    if not per_token:
+        return seconds, None
+    tokens = run.events.tokens[run.gaps.end[chosen]].astype(np.int64)
+    return (seconds, None) if bool(np.all(tokens == 1)) else (seconds / tokens, tokens)

@@ -1,0 +1,199 @@
+"""One run as columns, and every number that follows from one request alone."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analysis import tokens
+from analysis.columns import DERIVED, REQUESTS, frames_of, nullable, numbers, rows_of
+from analysis.events import Events, Gaps, gaps_of
+from analysis.quantiles import Bools, Floats, Ints
+from analysis.record import KINDS, NEVER_SENT, THINKING, UNKNOWN, RequestRecord
+
+PLAYED_BACK_SHARE, PLAYED_BACK_TOKENS = 0.95, 10
+"""A stream of more tokens than this whose first came after more than this share of e2e was not streamed."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one run measured. The frames have the columns of `analysis.columns`; chunks follow the order of requests."""
+
+    meta: Mapping[str, Any]
+    requests: pd.DataFrame
+    chunks: pd.DataFrame
+    server: pd.DataFrame | None = None
+    client: pd.DataFrame | None = None
+
+    @classmethod
+    def from_records(
+        cls,
+        meta: Mapping[str, Any],
+        records: Iterable[RequestRecord],
+        server: pd.DataFrame | None = None,
+        client: pd.DataFrame | None = None,
+    ) -> "Run":
+        return cls.from_frames(meta, *frames_of(rows_of(records)), server, client)
+
+    @classmethod
+    def from_frames(
+        cls,
+        meta: Mapping[str, Any],
+        requests: pd.DataFrame,
+        chunks: pd.DataFrame,
+        server: pd.DataFrame | None = None,
+        client: pd.DataFrame | None = None,
+    ) -> "Run":
+        """A run from raw columns; derived ones, present or not, are computed anew. ValueError if they do not fit."""
+        return cls(meta, *derive(requests, chunks), server, client)
+
+    def column(self, name: str) -> Floats:
+        """A numeric column of the requests, NaN where missing."""
+        if name not in self._columns:
+            self._columns[name] = numbers(self.requests, name)
+        return self._columns[name]
+
+    def where(self, name: str, *values: str) -> Bools:
+        """Mask of the requests whose column is one of `values`."""
+        found: Bools = self.requests[name].isin(values).to_numpy(dtype=bool)
+        return found
+
+    @cached_property
+    def _columns(self) -> dict[str, Floats]:
+        return {}
+
+    @cached_property
+    def events(self) -> Events:
+        return _events(self.requests, self.chunks)
+
+    @cached_property
+    def gaps(self) -> Gaps:
+        return gaps_of(self.events)
+
+    @cached_property
+    def ok(self) -> Bools:
+        return self.where("outcome", "ok")
+
+    @cached_property
+    def sent(self) -> Bools:
+        return ~self.where("outcome", *NEVER_SENT)
+
+    @cached_property
+    def streamed(self) -> Bools:
+        """The requests whose gaps are decode speed: ok, and not merely played back."""
+        played_back: Bools = self.column("not_streamed") == 1
+        return self.ok & ~played_back
+
+    @cached_property
+    def tokens_unknown(self) -> Bools:
+        """The streams with gaps whose events hold unknown numbers of tokens: they have no inter-token latency."""
+        told = np.append(self.events.tokens, UNKNOWN)[self.events.starts[:-1]]  # k is known for all events or none
+        unknown: Bools = (told == UNKNOWN) & (self.events.per_request > 1)
+        return self.streamed & unknown
+
+    @cached_property
+    def classes(self) -> dict[str, Bools]:
+        """The requests of each class."""
+        names = sorted(self.requests["class"].dropna().unique())
+        return {str(name): self.where("class", name) for name in names}
+
+    @property
+    def stages(self) -> list[dict[str, Any]]:
+        return list(self.meta.get("stages") or [])
+
+    @cached_property
+    def measured(self) -> Bools:
+        """The requests of measured stages: all of them where a run names no stages."""
+        if not self.stages:
+            return np.ones(len(self.requests), dtype=bool)
+        return self.where("stage", *(stage["name"] for stage in self.stages if stage.get("measured", True)))
+
+
+def derive(requests: pd.DataFrame, chunks: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Raw columns with the derived ones filled in: the one place where they are computed.
+
+    Deriving again from the result changes nothing. Chunks come back in the order of the requests.
+    """
+    chunks = _in_order(requests, chunks)
+    raw = _events(requests, chunks)
+    resolved = tokens.resolve(numbers(requests, "completion_tokens"), numbers(requests, "choices").astype(int), raw)
+    events = Events(raw.row, raw.arrival_ns, resolved.tokens, raw.kind, raw.read_id, raw.starts)
+    columns = _instants(events) | {"output_tokens": resolved.output_tokens}
+    columns |= _durations(requests, columns, events)
+    derived = {name: nullable(columns[name], REQUESTS[name]) for name in columns}
+    played_back = _played_back(columns, events)
+    derived["tpot_s"] = nullable(np.where(played_back, np.nan, columns["tpot_s"]), "Float64")
+    derived["tokens_source"] = pd.Series(resolved.source, dtype="object").astype("category")
+    derived["not_streamed"] = pd.Series(played_back).astype("boolean")
+    kept = {name: requests[name].reset_index(drop=True) for name in requests.columns if name not in DERIVED}
+    known = {name: (derived | kept)[name] for name in REQUESTS}
+    count = pd.arrays.IntegerArray(np.maximum(events.tokens, 0), events.tokens == UNKNOWN)
+    return pd.DataFrame(known | kept), chunks.assign(n_tokens=count)
+
+
+def _instants(events: Events) -> dict[str, Floats]:
+    answer = np.flatnonzero(events.kind != THINKING)
+    rows, first = np.unique(events.row[answer], return_index=True)
+    first_answer = np.full(len(events.per_request), np.nan)
+    first_answer[rows] = events.arrival_ns[answer[first]]
+    return {"first_token_ns": events.first(), "first_answer_ns": first_answer, "last_token_ns": events.last()}
+
+
+def _durations(requests: pd.DataFrame, at: dict[str, Floats], events: Events) -> dict[str, Floats]:
+    sent, due = numbers(requests, "sent_ns"), numbers(requests, "due_ns")
+    first, last = at["first_token_ns"], at["last_token_ns"]
+    k_1 = np.ones(len(sent))
+    filled = events.per_request > 0
+    k_1[filled] = np.maximum(events.tokens[events.starts[:-1][filled]], 1)
+    further = at["output_tokens"] - k_1
+    return {
+        "ttft_s": (first - sent) / 1e9,
+        "ttft_due_s": (first - due) / 1e9,
+        "ttfat_s": (at["first_answer_ns"] - sent) / 1e9,
+        "tpot_s": (last - first) / 1e9 / np.where(further > 0, further, np.nan),
+        "e2e_s": (last - sent) / 1e9,
+        "e2e_due_s": (last - due) / 1e9,
+        "send_lag_s": (sent - due) / 1e9,
+    }
+
+
+def _played_back(columns: dict[str, Floats], events: Events) -> Bools:
+    output = columns["output_tokens"]
+    length = np.where(np.isnan(output), events.per_request, output)
+    return (columns["ttft_s"] > PLAYED_BACK_SHARE * columns["e2e_s"]) & (length > PLAYED_BACK_TOKENS)
+
+
+def _request_rows(requests: pd.DataFrame, chunks: pd.DataFrame) -> Ints:
+    """The position in `requests` of the request of each chunk."""
+    ids = pd.Index(requests["request_id"].astype("object"))
+    if not ids.is_unique:
+        raise ValueError(f"the request id {ids[ids.duplicated()][0]!r} occurs twice")
+    owner = chunks["request_id"].astype("category").cat
+    known = ids.get_indexer(owner.categories.astype("object"))
+    codes = owner.codes.to_numpy()
+    if len(codes) and (codes.min() < 0 or known[np.unique(codes)].min() < 0):
+        raise ValueError("there are token events of requests that are not listed")
+    return known[codes].astype(np.int64) if len(codes) else np.empty(0, dtype=np.int64)
+
+
+def _in_order(requests: pd.DataFrame, chunks: pd.DataFrame) -> pd.DataFrame:
+    row, seq = _request_rows(requests, chunks), chunks["seq"].to_numpy()
+    step, turn = np.diff(row), np.diff(seq)
+    if bool(np.all((step > 0) | ((step == 0) & (turn > 0)))):
+        return chunks.reset_index(drop=True)
+    return chunks.take(np.lexsort((seq, row))).reset_index(drop=True)
+
+
+def _events(requests: pd.DataFrame, chunks: pd.DataFrame) -> Events:
+    row = _request_rows(requests, chunks)
+    return Events(
+        row,
+        chunks["arrival_ns"].to_numpy(dtype=np.int64),
+        chunks["n_tokens"].to_numpy(dtype=np.int32, na_value=UNKNOWN),
+        chunks["kind"].astype("category").cat.set_categories(list(KINDS)).cat.codes.to_numpy().astype(np.int8),
+        chunks["read_id"].to_numpy(dtype=np.int32),
+        np.searchsorted(row, np.arange(len(requests) + 1)),
+    )

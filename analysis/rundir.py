@@ -1,0 +1,242 @@
+"""The run directory, format version 1: the one place of this package that touches files.
+
+run.json           written first, closed last
+journal.bin        while the run lasts (see `analysis.journal`)
+requests.parquet, chunks.parquet, client.parquet, server.parquet      once it has ended
+summary.json
+"""
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from analysis.columns import CHUNKS, DERIVED, OPTIONAL, REQUESTS, Row, frames_of, typed
+from analysis.journal import Journal, read_journal
+from analysis.record import RequestRecord
+from analysis.run import Run, derive
+
+FORMAT_VERSION = 1
+_JOURNAL = "journal.bin"
+_ROW_GROUP_EVENTS = 200_000
+_ARROW = {
+    "string": pa.string(), "category": pa.dictionary(pa.int32(), pa.string()), "boolean": pa.bool_(),
+    "Int64": pa.int64(), "Int32": pa.int32(), "Float64": pa.float64(), "int64": pa.int64(), "int32": pa.int32(),
+}  # fmt: skip
+_NULLABLE = {
+    pa.int64(): pd.Int64Dtype(), pa.int32(): pd.Int32Dtype(), pa.float64(): pd.Float64Dtype(),
+    pa.bool_(): pd.BooleanDtype(), pa.string(): pd.StringDtype(),
+}  # fmt: skip
+
+
+class RunDirError(Exception):
+    """A run directory cannot be made, written or read; the message is one line: what, where, what to do."""
+
+
+class RunWriter:
+    """Writes one run: `append…` while it lasts, `close` at its end. Safe to call from one thread or several."""
+
+    def __init__(self, path: Path, meta: dict[str, Any], journal: Journal, keep_text: bool) -> None:
+        self.path, self._meta, self._journal, self._keep_text = path, meta, journal, keep_text
+
+    @classmethod
+    def create(cls, path: Path, meta: Mapping[str, Any], keep_text: bool = False) -> "RunWriter":
+        """Start a run in a new or empty directory. Answers are stored only with `keep_text`."""
+        path = Path(path)
+        with _plainly(path, "cannot create the run directory"):
+            path.mkdir(parents=True, exist_ok=True)
+            if any(path.iterdir()):
+                raise RunDirError(f"{path}: not empty: name a new directory with --out, or remove this one")
+            opened = {**meta, "format_version": FORMAT_VERSION, "complete": False}
+            _write_json(path / "run.json", opened)
+            return cls(path, opened, Journal(path / _JOURNAL, keep_text), keep_text)
+
+    def append(self, records: Sequence[RequestRecord]) -> None:
+        with _plainly(self.path, "cannot write the journal"):
+            self._journal.append_records(records)
+
+    def append_client(self, sample: dict[str, Any]) -> None:
+        with _plainly(self.path, "cannot write the journal"):
+            self._journal.append("client", [sample])
+
+    def append_server(self, samples: list[dict[str, Any]]) -> None:
+        with _plainly(self.path, "cannot write the journal"):
+            self._journal.append("server", samples)
+
+    def abandon(self) -> None:
+        """Stop writing at once; what was appended stays readable."""
+        self._journal.close()
+
+    def close(self, meta_updates: Mapping[str, Any]) -> None:
+        """Turn the journal into Parquet and close run.json (complete unless the updates say otherwise)."""
+        with _plainly(self.path, "cannot write the results"):
+            self._journal.close()
+            made = _convert(self.path, self._keep_text)
+            for temporary in made:
+                temporary.replace(temporary.with_name(temporary.name.removesuffix(".part")))
+            self._meta = {**self._meta, "complete": True, **meta_updates}
+            _write_json(self.path / "run.json", self._meta)
+            (self.path / _JOURNAL).unlink()
+
+
+def read_run(path: Path) -> Run:
+    """The run in a directory: its Parquet files, or its journal if it never came to its end."""
+    path = Path(path)
+    meta = read_meta(path)
+    with _plainly(path, "cannot read the run"):
+        if (path / _JOURNAL).exists():
+            return _from_journal(path, meta)
+        requests = _frame(path / "requests.parquet", REQUESTS, DERIVED | OPTIONAL.keys())
+        chunks = _frame(path / "chunks.parquet", CHUNKS, frozenset())
+        return Run.from_frames(meta, requests, chunks, _samples(path, "server"), _samples(path, "client"))
+
+
+def read_meta(path: Path) -> dict[str, Any]:
+    """run.json of a directory."""
+    file = Path(path) / "run.json"
+    if not file.is_file():
+        raise RunDirError(f"{path}: no run.json there: name a directory that `loadgen run` wrote")
+    with _plainly(file, "cannot read"):
+        meta = json.loads(file.read_text(encoding="utf-8"))
+        if not isinstance(meta, dict) or "format_version" not in meta:
+            raise RunDirError(f"{file}: not the description of a run")
+    if meta["format_version"] != FORMAT_VERSION:
+        raise RunDirError(f"{file}: format version {meta['format_version']}; this loadgen reads {FORMAT_VERSION}")
+    stages = meta.get("stages") or []
+    if not isinstance(stages, list) or not all(isinstance(stage, dict) and "name" in stage for stage in stages):
+        raise RunDirError(f"{file}: stages: expected a list of stages with names")
+    if not isinstance(meta.get("workload") or {}, dict | str):
+        raise RunDirError(f"{file}: workload: expected a mapping")
+    return meta
+
+
+def write_summary(path: Path, summary: Mapping[str, Any]) -> None:
+    with _plainly(path, "cannot write summary.json"):
+        _write_json(Path(path) / "summary.json", summary)
+
+
+@contextmanager
+def _plainly(path: Path, what: str) -> Iterator[None]:
+    """What goes wrong with files, or with what strangers wrote in them, becomes one line."""
+    try:
+        yield
+    except OSError as problem:
+        raise RunDirError(f"{path}: {what}: {problem.strerror or _line(problem)}") from None
+    except (ValueError, TypeError, KeyError, RecursionError, pa.ArrowException) as problem:
+        raise RunDirError(f"{path}: {what}: {_line(problem)}") from None
+
+
+def _line(problem: Exception) -> str:
+    return " ".join(str(problem).split())[:200] or type(problem).__name__
+
+
+def _write_json(path: Path, value: Mapping[str, Any]) -> None:
+    temporary = path.with_name(path.name + ".part")
+    with temporary.open("w", encoding="utf-8") as file:
+        json.dump(value, file, indent=2, allow_nan=False, ensure_ascii=False)
+        file.write("\n")
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def _convert(path: Path, keep_text: bool) -> list[Path]:
+    """Write the journal's content as Parquet under temporary names, a bounded part at a time."""
+    columns = REQUESTS | {"text": "string"} if keep_text else REQUESTS
+    schemas = {"requests": _schema(columns), "chunks": _schema(CHUNKS)}
+    samples: dict[str, list[dict[str, Any]]] = {"client": [], "server": []}
+    made = {name: path / f"{name}.parquet.part" for name in schemas}
+    with ExitStack() as files:
+        writers = {name: files.enter_context(pq.ParquetWriter(made[name], schemas[name])) for name in schemas}
+        for rows in _groups(path, samples):
+            frames = dict(zip(schemas, derive(*frames_of(rows)), strict=True))
+            for name, writer in writers.items():
+                writer.write_table(_table(frames[name], schemas[name]))
+    for name, content in samples.items():
+        if content:
+            made[name] = path / f"{name}.parquet.part"
+            pd.DataFrame(content).to_parquet(made[name], index=False)
+    return list(made.values())
+
+
+def _groups(path: Path, samples: dict[str, list[dict[str, Any]]]) -> Iterator[list[Row]]:
+    """Rows of the journal in groups of a bounded number of events; what is no request goes into `samples`."""
+    rows: list[Row] = []
+    events = 0
+    for kind, content in read_journal(path / _JOURNAL):
+        if kind == "requests":
+            rows += content
+            events += sum(len(row[-1]) // 4 + 1 for row in content)
+        else:
+            samples.setdefault(kind, []).extend(content)
+        if events >= _ROW_GROUP_EVENTS:
+            yield rows
+            rows, events = [], 0
+    if rows:
+        yield rows
+
+
+def _from_journal(path: Path, meta: dict[str, Any]) -> Run:
+    samples: dict[str, list[dict[str, Any]]] = {"client": [], "server": []}
+    rows = [row for group in _groups(path, samples) for row in group]
+    server, client = (pd.DataFrame(samples[name]) if samples[name] else None for name in ("server", "client"))
+    return Run.from_frames(meta, *frames_of(rows), server, client)
+
+
+def _schema(columns: Mapping[str, str]) -> pa.Schema:
+    return pa.schema([pa.field(name, _ARROW[dtype]) for name, dtype in columns.items()])
+
+
+def _table(frame: pd.DataFrame, schema: pa.Schema) -> pa.Table:
+    return pa.Table.from_arrays([_array(frame, field) for field in schema], schema=schema)
+
+
+def _array(frame: pd.DataFrame, field: pa.Field) -> pa.Array:
+    if field.name not in frame:
+        return pa.nulls(len(frame), field.type)
+    if not pa.types.is_dictionary(field.type):
+        return pa.array(frame[field.name], type=field.type)
+    column = frame[field.name].cat
+    codes = column.codes.to_numpy().astype("int32")
+    words = pa.array([str(each) for each in column.categories], type=pa.string())
+    return pa.DictionaryArray.from_arrays(pa.array(codes, mask=codes < 0), words)
+
+
+def _frame(file: Path, columns: Mapping[str, str], optional: Iterable[str]) -> pd.DataFrame:
+    """A Parquet file with at least the columns that are not `optional`, in their types."""
+    frame = _read(file)
+    if missing := [name for name in columns if name not in frame and name not in set(optional)]:
+        raise RunDirError(f"{file}: no column {missing[0]!r}: not a table of format version {FORMAT_VERSION}")
+    for name, dtype in columns.items():
+        if name in frame:
+            frame[name] = _cast(file, frame, name, dtype)
+        elif name in OPTIONAL:
+            frame[name] = typed([OPTIONAL[name]] * len(frame), dtype)
+    if "completion_tokens" in columns and frame["completion_tokens"].isna().all() and "tokens_source" in frame:
+        frame["completion_tokens"] = frame["output_tokens"].where(frame["tokens_source"] == "usage")
+    return frame
+
+
+def _cast(file: Path, frame: pd.DataFrame, name: str, dtype: str) -> "pd.Series[Any]":
+    try:
+        return frame[name].astype(dtype)  # type: ignore[call-overload,no-any-return]
+    except (ValueError, TypeError):
+        raise RunDirError(f"{file}: column {name!r}: expected {dtype.lower()}, got {frame[name].dtype}") from None
+
+
+def _samples(path: Path, name: str) -> pd.DataFrame | None:
+    file = path / f"{name}.parquet"
+    return _read(file) if file.exists() else None
+
+
+def _read(file: Path) -> pd.DataFrame:
+    if not file.is_file():
+        raise RunDirError(f"{file}: missing: the run directory is not whole")
+    with _plainly(file, "cannot read"):
+        return pq.ParquetFile(file).read().to_pandas(types_mapper=_NULLABLE.get)  # type: ignore[no-any-return]

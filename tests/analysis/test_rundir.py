@@ -1,0 +1,189 @@
+"""The run directory: what goes in comes out, whatever cut the writing short; strangers' files give one line."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from analysis.columns import CHUNKS, REQUESTS
+from analysis.journal import read_journal
+from analysis.record import KINDS, RequestRecord
+from analysis.run import Run
+from analysis.rundir import RunDirError, RunWriter, read_run, write_summary
+from analysis.summary import summarize
+from tests.analysis.any_records import any_records
+from tests.analysis.records import meta, record
+
+
+def same(left: Run, right: Run) -> None:
+    for one, other in ((left.requests, right.requests), (left.chunks, right.chunks)):
+        pd.testing.assert_frame_equal(one.astype("object"), other.astype("object"), check_dtype=False)
+
+
+def fresh(folder: Path) -> Path:
+    shutil.rmtree(folder / "run", ignore_errors=True)
+    return folder / "run"
+
+
+given_once_a_folder = settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=15, deadline=None
+)
+
+
+@given_once_a_folder
+@given(records=any_records())
+def test_a_run_comes_back_as_it_was(tmp_path: Path, records: list[RequestRecord]) -> None:
+    folder, expected = fresh(tmp_path), Run.from_records(meta(), records)
+    writer = RunWriter.create(folder, meta())
+    writer.append(records[:2])
+    writer.append(records[2:])
+    same(read_run(folder), expected)
+    writer.close({"timestamp_source": "kernel"})
+    same(read_run(folder), expected)
+    assert not (folder / "journal.bin").exists()
+    assert read_run(folder).meta["complete"] is True
+
+
+def test_a_journal_cut_at_any_byte_gives_the_whole_batches_before(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    writer = RunWriter.create(folder, meta())
+    journal = folder / "journal.bin"
+    sizes = []
+    for name in "abc":
+        writer.append([record(name, [10, 20], usage=2)])
+        sizes.append(journal.stat().st_size)
+    writer.abandon()
+    whole = journal.read_bytes()
+    for cut in range(len(whole) + 1):
+        journal.write_bytes(whole[:cut])
+        names = [row[0] for _, rows in read_journal(journal) for row in rows]
+        assert names == list("abc")[: sum(size <= cut for size in sizes)]
+        if cut in (0, sizes[0] - 1, sizes[0], sizes[1] + 5):
+            assert list(read_run(folder).requests["request_id"]) == names
+            assert read_run(folder).meta["complete"] is False
+
+
+def test_a_flipped_byte_ends_the_journal_there(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    writer = RunWriter.create(folder, meta())
+    writer.append([record("a", [10], usage=1)])
+    writer.append([record("b", [10], usage=1)])
+    writer.abandon()
+    journal = bytearray((folder / "journal.bin").read_bytes())
+    journal[-3] ^= 1
+    (folder / "journal.bin").write_bytes(journal)
+    assert list(read_run(folder).requests["request_id"]) == ["a"]
+
+
+def closed(folder: Path, *records: RequestRecord, keep_text: bool = False) -> Path:
+    writer = RunWriter.create(folder, meta(), keep_text)
+    writer.append(records)
+    writer.append_client({"t_ns": 1, "loop_lag_max_s": 0.001, "cpu_share": 0.2})
+    writer.append_server([{"t_ns": 1, "name": "running", "value": 3.0}])
+    writer.close({"seed": 8})
+    return folder
+
+
+def test_the_files_hold_the_columns_of_the_format_in_order(tmp_path: Path) -> None:
+    folder = closed(tmp_path / "run", record("a", [10, 20], usage=2))
+    assert pq.read_schema(folder / "requests.parquet").names == list(REQUESTS)
+    assert pq.read_schema(folder / "chunks.parquet").names == list(CHUNKS)
+    chunks = pq.read_table(folder / "chunks.parquet").to_pydict()
+    assert chunks["kind"] == [KINDS[1]] * 2
+    assert chunks["n_tokens"] == [1, 1]
+    requests = pq.read_table(folder / "requests.parquet").to_pydict()
+    assert requests["ttft_s"] == [pytest.approx(0.01)]
+    assert requests["due_ns"] == [None]
+    run = read_run(folder)
+    assert run.client is not None
+    assert run.client["loop_lag_max_s"].tolist() == [0.001]
+    assert run.server is not None
+    assert json.loads((folder / "run.json").read_text())["seed"] == 8
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_answers_are_stored_only_when_asked(tmp_path: Path, keep: bool) -> None:
+    folder = closed(tmp_path / "run", record("a", [10], usage=1, text="a secret"), keep_text=keep)
+    assert ("text" in read_run(folder).requests) == keep
+    assert any(b"secret" in file.read_bytes() for file in folder.iterdir()) == keep
+
+
+def test_a_directory_with_something_in_it_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("precious")
+    with pytest.raises(RunDirError, match=r"not empty: name a new directory with --out"):
+        RunWriter.create(tmp_path, meta())
+    assert [file.name for file in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_a_file_in_the_way_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunDirError, match=r"file/run: cannot create the run directory: .+"):
+        RunWriter.create(tmp_path / "file" / "run", meta())
+
+
+def drop(column: str) -> Callable[[Path], None]:
+    def damage(folder: Path) -> None:
+        table = pq.read_table(folder / "requests.parquet")
+        pq.write_table(table.drop_columns([column]), folder / "requests.parquet")
+
+    return damage
+
+
+def retype(folder: Path) -> None:
+    table = pq.read_table(folder / "requests.parquet").drop_columns(["sent_ns"])
+    pq.write_table(table.append_column("sent_ns", pa.array(["soon"])), folder / "requests.parquet")
+
+
+def orphan(folder: Path) -> None:
+    table = pq.read_table(folder / "chunks.parquet").drop_columns(["request_id"])
+    pq.write_table(table.append_column("request_id", pa.array(["x", "y"])), folder / "chunks.parquet")
+
+
+def write(name: str, text: str) -> Callable[[Path], None]:
+    return lambda folder: (folder / name).write_text(text) and None
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda folder: shutil.rmtree(folder), r"no run\.json there"),
+        (write("run.json", "{"), r"run\.json: cannot read: "),
+        (write("run.json", "[]"), r"not the description of a run"),
+        (write("run.json", '{"format_version": 2}'), r"format version 2; this loadgen reads 1"),
+        (write("run.json", '{"format_version": 1, "stages": [7]}'), r"stages: expected a list"),
+        (write("requests.parquet", "no"), r"requests\.parquet: cannot read: "),
+        (write("journal.bin", "something else"), r"not a journal of this format"),
+        (lambda folder: (folder / "chunks.parquet").unlink(), r"chunks\.parquet: missing"),
+        (drop("outcome"), r"no column 'outcome'"),
+        (retype, r"column 'sent_ns': expected int64"),
+        (orphan, r"token events of requests that are not listed"),
+    ],
+)
+def test_what_cannot_be_read_is_one_line(tmp_path: Path, damage: Callable[[Path], None], message: str) -> None:
+    folder = closed(tmp_path / "run", record("a", [10, 20], usage=2))
+    damage(folder)
+    with pytest.raises(RunDirError, match=message) as caught:
+        read_run(folder)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_of_another_writer_may_leave_out_what_is_derived(tmp_path: Path) -> None:
+    folder = closed(tmp_path / "run", record("a", [10, 20], usage=9))
+    expected = summarize(read_run(folder))
+    drop("completion_tokens")(folder)
+    drop("ttft_s")(folder)
+    drop("choices")(folder)
+    assert summarize(read_run(folder)) == expected
+
+
+def test_the_summary_is_json(tmp_path: Path) -> None:
+    write_summary(tmp_path, {"a": None, "b": 1.5})
+    assert json.loads((tmp_path / "summary.json").read_text()) == {"a": None, "b": 1.5}
+    with pytest.raises(RunDirError, match="cannot write summary"):
+        write_summary(tmp_path, {"a": float("nan")})

@@ -1,0 +1,56 @@
+"""Stages' windows and rates over them."""
+
+import pytest
+
+from analysis.summary import summarize
+from analysis.throughput import windows
+from tests.analysis.records import every, record, run_of, summary_of
+
+S = 1_000_000_000
+
+
+def test_tokens_count_by_arrival_also_those_of_cut_requests() -> None:
+    """Four users, a token every 10 ms, cut after 2.5 s: 400 tokens a second."""
+    whole = [record(f"{user}-{i}", every(10, 100, 10), sent=1000 * i, usage=100) for user in range(4) for i in range(2)]
+    cut = [record(f"{user}-cut", every(10, 49, 10), sent=2000, outcome="cancelled") for user in range(4)]
+    summary = summary_of(*whole, *cut, end_ns=int(2.5 * S))
+    assert summary["throughput"]["output_tokens_per_s"] == pytest.approx(400, rel=0.01)
+    assert summary["throughput"]["requests_per_s"] == pytest.approx(12 / 2.5)
+    assert summary["requests"]["cancelled"] == 4
+
+
+def test_events_of_unknown_tokens_share_the_count_evenly() -> None:
+    summary = summary_of(record("a", every(100, 10, 100), usage=40), end_ns=S)
+    assert summary["throughput"]["output_tokens_per_s"] == pytest.approx(36), "the tenth came at the end of the stage"
+
+
+@pytest.mark.parametrize(
+    ("stage", "changes", "window"),
+    [
+        ({"end_ns": 5 * S}, {}, (0, 5 * S)),
+        ({"end_ns": None}, {}, (0, 2 * S)),
+        ({"end_ns": None, "offered_rps": 4}, {"loop": "open"}, (0, S / 2)),
+        ({"end_ns": 60 * S}, {"complete": False}, (0, 2 * S)),
+        ({"end_ns": S}, {"complete": False}, (0, S)),
+    ],
+)
+def test_windows(stage: dict[str, float | None], changes: dict[str, object], window: tuple[float, float]) -> None:
+    stages = [{"name": "main", "start_ns": 0, "measured": True, **stage}]
+    run = run_of(record("a", [1000], usage=1), record("b", [1500], usage=1, end=2000), stages=stages, **changes)
+    assert windows(run) == {"main": window}
+
+
+def test_only_measured_stages_feed_the_headline() -> None:
+    stages = [
+        {"name": "warmup", "start_ns": 0, "end_ns": S, "measured": False},
+        {"name": "main", "start_ns": S, "end_ns": 3 * S, "measured": True},
+    ]
+    warm = [record(f"w{i}", [100], stage="warmup", usage=1, sent=0) for i in range(5)]
+    run = run_of(*warm, record("m", [200], usage=1, sent=1500), stages=stages)
+    summary = summarize(run)
+    assert summary["requests"]["planned"] == 1
+    assert summary["metrics"]["ttft_s"]["max"] == pytest.approx(0.2)
+    assert summary["run"]["duration_s"] == 2
+    assert summary["throughput"]["requests_per_s"] == 0.5
+    assert summary["by_stage"]["warmup"]["requests"]["ok"] == 5
+    assert summary["by_stage"]["warmup"]["throughput"]["requests_per_s"] == 5
