@@ -1,13 +1,15 @@
 """How an endpoint is reached: address, secrets, trust, the proxy in the way; the same for probes and for the load."""
 
+import re
 import ssl
 import urllib.request
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, quote, urlsplit, urlunsplit
 
+from loadgen.connection import reason
 from loadgen.errors import NoVerdictError, UsageError
 from loadgen.target import Target, parse_target
 
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
 
 PROBE_HEADER = {"x-loadgen-probe": "1"}
 PROBE_TIMEOUT_S = 60.0
+SECRET_CHARS = 6
+"""A shorter word of a header is no secret, and taking it out of every text would only make riddles."""
 PUBLIC_QUERY = frozenset({"api-version"})
 
 
@@ -140,13 +144,17 @@ def unreachable(target: Target, problem: BaseException) -> NoVerdictError:
     words = str(problem)
     cause: BaseException | None = problem
     while cause is not None:
-        verify = getattr(cause, "verify_message", None)
-        words = (
-            f"the server's certificate is not trusted: {verify}"
-            if verify
-            else getattr(cause, "strerror", None) or words
-        )
+        if isinstance(cause, ssl.SSLError) or (isinstance(cause, OSError) and cause.errno):
+            words = reason(cause)
         cause = cause.__cause__ or cause.__context__
     return NoVerdictError(
         f"{target.origin} cannot be reached: {words or type(problem).__name__}; is the server running?"
     )
+
+
+def redactor(api_key: str | None, headers: Mapping[str, str]) -> Callable[[str], str]:
+    """What takes the user's secrets out of a text: some servers send back the key that they refuse."""
+    words = [word for value in (api_key or "", *headers.values()) for word in value.split()]
+    secrets = sorted({word for word in words if len(word) >= SECRET_CHARS}, key=len, reverse=True)
+    pattern = re.compile("|".join(map(re.escape, secrets)) or "(?!)")
+    return lambda text: pattern.sub("<secret>", text)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from analysis.limits import ALL, good_limits, parse_good, parse_limit, parse_limits
 from analysis.units import share
 from loadgen.errors import UsageError
+from loadgen.secrets_in_argv import HEADERS_VARIABLE, KEY_VARIABLE
 
 if TYPE_CHECKING:
     from analysis.limits import Limit
@@ -128,10 +129,10 @@ def access_of(arguments: Mapping[str, Any], target: str) -> "Access":
     from loadgen.target import parse_target
 
     _one_of(arguments, "endpoint", ENDPOINTS)
-    key = arguments["api_key"] or os.environ.get("LOADGEN_API_KEY") or os.environ.get("OPENAI_API_KEY")
+    key = arguments["api_key"] or os.environ.get(KEY_VARIABLE) or os.environ.get("OPENAI_API_KEY")
     return make_access(
         parse_target(target, arguments["endpoint"]),
-        headers=dict(_header(text) for text in arguments["header"] or ()),
+        headers=dict(_header(text) for text in [*(arguments["header"] or ()), *_hidden_headers()]),
         api_key=key or None,
         ca_file=arguments["ca_file"],
         client_cert=arguments["client_cert"],
@@ -160,6 +161,12 @@ def _http_options(arguments: Mapping[str, Any]) -> "HttpOptions":
         kernel_stamps=os.environ.get("LOADGEN_TIMESTAMPS") != "user",
         save_text=arguments["save_text"],
     )
+
+
+def _hidden_headers() -> list[str]:
+    """The -H flags of this command, which are not among its arguments any more."""
+    hidden = os.environ.get(HEADERS_VARIABLE)
+    return hidden.split("\n") if hidden else []
 
 
 def _header(text: str) -> tuple[str, str]:

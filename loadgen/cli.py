@@ -6,6 +6,8 @@ from typing import Annotated, Any, Optional
 
 import typer
 
+from loadgen.secrets_in_argv import hide_secrets
+
 app = typer.Typer(
     name="loadgen",
     help="Load-test an LLM endpoint and measure each phase on its own: TTFT, ITL, stalls, goodput.",
@@ -220,6 +222,7 @@ def _end(recipe: str, arguments: dict[str, Any]) -> None:
 
 def main() -> None:
     """The console script."""
+    hide_secrets()
     try:
         app()
     except KeyboardInterrupt:  # before or after the load, where no handler of ours is in place

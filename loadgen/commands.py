@@ -158,7 +158,7 @@ def _summary(path: Path, arguments: Mapping[str, Any]) -> dict[str, Any]:
     from analysis.summary import summarize
 
     run = read_run(path)
-    now = {name: value for name, value in gate_rules(arguments).items() if value not in (None, False)}
+    now = {name: value for name, value in gate_rules(arguments).items() if value is not None and value is not False}
     gate = {"max_errors": MAX_ERRORS} | {k: v for k, v in (run.meta.get("gate") or {}).items() if v is not None} | now
     slo = (run.meta.get("workload") or {}).get("slo") or {}
     try:

@@ -62,6 +62,7 @@ class Connection:
         self._listener: Listener | None = None
         self._unsent = memoryview(b"")
         self._sent: asyncio.Future[None] | None = None
+        self._sent_ns = 0
         self._headers: dict[bytes, bytes] = {}
         self._until_close = False
         self._answering = False  # the header of the answer is over
@@ -84,7 +85,10 @@ class Connection:
     # --- sending ---------------------------------------------------------------------------------------------------
 
     async def send(self, data: bytes, listener: Listener) -> int | None:
-        """Hand a whole request to the kernel; the instant at which its last byte went, None if the connection was lost.
+        """Hand a whole request to the kernel: the instant at which its last bytes went, None if that failed.
+
+        That instant is read before the system call, not after: on one machine the server may run, and answer, before
+        the call returns.
 
         The listener hears of the loss and of whatever the server answers, also while the request is still going out.
         """
@@ -100,11 +104,12 @@ class Connection:
             self._sent = self._loop.create_future()
             self._loop.add_writer(self._sock, self._write)
             await self._sent
-        return None if self._unsent else self._clock.now_ns()
+        return None if self._unsent else self._sent_ns
 
     def _write(self) -> None:
         try:
             while self._unsent:
+                self._sent_ns = self._clock.now_ns()
                 self._unsent = self._unsent[self._sock.send(self._unsent) :]
         except (BlockingIOError, InterruptedError):
             return

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from analysis.record import RequestRecord
 from analysis.rundir import RunWriter
 from loadgen import host
-from loadgen.access import Access, public_url
+from loadgen.access import Access, public_url, redactor
 from loadgen.calibrate import calibrate, find_model
 from loadgen.clock import RunClock
 from loadgen.drive import Driven, Engine, Live, Stop, drive
@@ -79,6 +79,7 @@ class _Measurement:
         self.schedule = schedule
         self.options = options
         self.access = options.access
+        self.redact = redactor(self.access.api_key, self.access.headers)
         self.clock = RunClock()
         self.stop = Stop()
         self.live = Live()
@@ -194,13 +195,12 @@ class _Measurement:
         self.stop.set(number.name, at_once=again)
         if not again and self.live.in_flight:
             drain_s = self.schedule.drain_ns / 1e9
-            self._tell(
-                f"stopping: waiting up to {drain_s:g} s for {self.live.in_flight} open streams; again to end at once"
-            )
+            waiting = f"waiting up to {drain_s:g} s for {self.live.in_flight} open streams"
+            self._tell(f"stopping: {waiting}; once more to end at once")
 
     def _tell(self, text: str) -> None:
         if not self.options.quiet:
-            print(f"loadgen: {text}", file=sys.stderr)
+            print(f"loadgen: {self.redact(text)}", file=sys.stderr)
 
     # --- what is written -------------------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from typing import Self
 import msgspec
 
 from analysis.record import RequestRecord
+from loadgen.access import redactor
 from loadgen.clock import RunClock
 from loadgen.connection import Connection, OpenError, reason
 from loadgen.dial import Dialer
@@ -63,6 +64,7 @@ class HttpEngine:
         self._path = target.path
         self._kernel_reads = 0
         self._user_reads = 0
+        self._redact = redactor(options.api_key, options.headers)
         self._head = _head_lines(target, options)
 
     @property
@@ -89,6 +91,11 @@ class HttpEngine:
         except Exception as problem:  # whatever it is, the other requests go on
             record.outcome, record.error = "client_error", one_line(f"{type(problem).__name__}: {reason(problem)}")
             record.end_ns = self._clock.now_ns()
+        _settle_send(record)
+        if record.error is not None:
+            record.error = self._redact(record.error)
+        if record.text is not None:
+            record.text = self._redact(record.text)
         return record
 
     async def __aenter__(self) -> Self:
@@ -176,7 +183,6 @@ class HttpEngine:
             exchange.cancel()
             self._put_back(connection, exchange)
         record.text = reader.text()
-        _settle_send(record, sent_ns)
         return exchange
 
     def _request_line(self, path: str) -> bytes:
@@ -252,11 +258,12 @@ def _backoff_s(record: RequestRecord) -> float:
     return min(MAX_BACKOFF_S, FIRST_BACKOFF_S * 2.0 ** (record.tries - 1)) * random.uniform(0.5, 1.0)
 
 
-def _settle_send(record: RequestRecord, sent_ns: int | None) -> None:
+def _settle_send(record: RequestRecord) -> None:
     """No answer comes before its request: if it seems so, the clock was read late, after the server had begun."""
-    if sent_ns is not None and record.headers_ns is not None and record.headers_ns < sent_ns:
-        record.sent_ns = record.headers_ns
-    if sent_ns is None and record.outcome == "ok":
+    heard_ns = record.headers_ns if record.headers_ns is not None else record.end_ns
+    if record.sent_ns is not None and heard_ns is not None and heard_ns < record.sent_ns:
+        record.sent_ns = heard_ns
+    if record.sent_ns is None and record.outcome == "ok":
         record.outcome, record.error = "malformed", "the answer was over before the request had been sent"
 
 

@@ -6,13 +6,15 @@ Event: TypeAlias = tuple[bytes, bytes]
 """(name, data): name is empty for a plain event; several data lines are joined by a line feed."""
 
 MAX_EVENT_BYTES = 64 * 1024 * 1024
+MAX_IDLE_LINES = 65_536
+"""Comments and blank lines between two events: a server that pings five times a second needs two hours for them."""
 LINE_BYTES = 64
 """What a line of data takes in memory beside its bytes, counted with them: an event of empty lines is large too."""
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 class EventTooLargeError(ValueError):
-    """An event or line grew past the limit without an end."""
+    """An event or line grew past its limit without an end, or lines that are no event came without end."""
 
 
 class SseParser:
@@ -22,15 +24,15 @@ class SseParser:
     that may follow in a later read is skipped.
     """
 
-    __slots__ = ("_data", "_max_bytes", "_name", "_partial", "_size", "_skip_lf", "_started")
+    __slots__ = ("_data", "_idle_lines", "_max_bytes", "_name", "_partial", "_size", "_skip_lf")
 
     def __init__(self, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
         self._partial = bytearray()  # grows in place: a large event may come in many small reads
         self._data: list[bytes] = []
         self._name = b""
         self._size = 0
+        self._idle_lines = -1  # since the last event; negative before the first line
         self._skip_lf = False
-        self._started = False
         self._max_bytes = max_event_bytes
 
     def feed(self, data: bytes) -> list[Event]:
@@ -46,7 +48,7 @@ class SseParser:
             and not (self._partial or self._data or self._name or self._skip_lf)
             and b"\r" not in data
         ):
-            self._started = True
+            self._idle_lines = 0
             return [(b"", data[6:-2])]
         return self._feed_lines(data)
 
@@ -86,10 +88,10 @@ class SseParser:
         return line
 
     def _line(self, line: bytes, events: list[Event]) -> None:
-        if not self._started:
-            self._started = True
+        if self._idle_lines < 0:
+            self._idle_lines = 0
             line = line.removeprefix(BYTE_ORDER_MARK)
-        if not line:
+        if not line and self._data:
             self._dispatch(events)
             return
         name, _, value = line.partition(b":")
@@ -99,12 +101,15 @@ class SseParser:
             if self._size > self._max_bytes:
                 raise EventTooLargeError(f"an event of more than {self._max_bytes} bytes")
             self._data.append(value)
-        elif name == b"event":
+            return
+        if name == b"event" or not line:
             self._name = value
+        self._idle_lines += 1
+        if self._idle_lines > MAX_IDLE_LINES:
+            raise EventTooLargeError(f"more than {MAX_IDLE_LINES} lines without an event")
 
     def _dispatch(self, events: list[Event]) -> None:
-        if self._data:
-            events.append((self._name, self._data[0] if len(self._data) == 1 else b"\n".join(self._data)))
-            self._data = []
-            self._size = 0
+        events.append((self._name, self._data[0] if len(self._data) == 1 else b"\n".join(self._data)))
+        self._data = []
         self._name = b""
+        self._size = self._idle_lines = 0

@@ -56,10 +56,12 @@ def test_close_takes_an_event_without_its_blank_line() -> None:
 def test_a_line_and_an_event_without_end_are_cut() -> None:
     with pytest.raises(EventTooLargeError):
         SseParser(max_event_bytes=100).feed(b"data: " + b"x" * 100)
-    parser = SseParser(max_event_bytes=100)
-    assert parser.feed(b"data: 123456789\n" * 9) == []
+    parser = SseParser(max_event_bytes=1000)
+    assert parser.feed(b"data: 123456789\n" * 10) == []
     with pytest.raises(EventTooLargeError):
-        parser.feed(b"data: 123456789\n" * 2)
+        parser.feed(b"data: 123456789\n" * 10)
+    with pytest.raises(EventTooLargeError):  # each takes memory, if it says nothing
+        SseParser(max_event_bytes=1000).feed(b"data\n" * 1000)
 
 
 LINES = st.sampled_from(
