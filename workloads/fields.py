@@ -1,13 +1,27 @@
 """The kinds of value a workload file may hold, each with the text that says what was expected."""
 
+import os
 from collections.abc import Callable, Iterable, Mapping
+from copy import deepcopy
+from dataclasses import dataclass
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetJsonSchemaHandler,
+    PlainSerializer,
+    ValidationInfo,
+    model_validator,
+)
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, PydanticCustomError
 
-from workloads.units import duration_text, parse_duration, parse_rate, rate_text
+from workloads.units import DURATION, RATE, duration_text, parse_duration, parse_rate, rate_text
 
 
 def nearest(word: object, known: Iterable[str]) -> str | None:
@@ -51,14 +65,55 @@ class Spec(BaseModel):
             return data
         if not isinstance(data, Mapping):
             raise problem("expected a mapping")
+        known = [field.alias or name for name, field in cls.model_fields.items()]
         for key in data:
-            if key not in cls.model_fields:
-                raise problem(unknown("key", key, cls.model_fields), key)
+            if key not in known:
+                raise problem(unknown("key", key, known), key)
         return data
 
 
-Seconds = Annotated[float, BeforeValidator(reading(parse_duration)), PlainSerializer(duration_text)]
-Rate = Annotated[float, BeforeValidator(reading(parse_rate)), PlainSerializer(rate_text)]
+@dataclass(frozen=True)
+class Written:
+    """What a value looks like in the file, as JSON Schema made of that of the value once read.
+
+    The schema is marked with `name`, under which `workloads.init_text` puts it among the definitions.
+    """
+
+    name: str
+    schema: Callable[[JsonSchemaValue], JsonSchemaValue]
+
+    def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        return {"$comment": self.name, **deepcopy(self.schema(handler(core)))}
+
+
+def _beside_the_workload(value: Any, info: ValidationInfo) -> Any:
+    """A relative path from the folder of the workload file, if there is such a file, else from where we are."""
+    folder = (info.context or {}).get("folder")
+    # os.path: unlike Path, it takes names that cannot be for files that are not there.
+    if isinstance(value, str) and folder is not None and os.path.isfile(Path(folder) / value):
+        return str(Path(folder) / value)
+    return value
+
+
+DURATION_SCHEMA: JsonSchemaValue = {
+    "description": "A duration such as 250ms, 10s, 5m or 1h",
+    "anyOf": [{"type": "string", "pattern": rf"^\s*{DURATION}\s*$"}, {"const": 0}],
+}
+_RATE_SCHEMA: JsonSchemaValue = {
+    "description": "A rate such as 4/s, 90/m or 100/h; a number counts per second",
+    "anyOf": [{"type": "string", "pattern": rf"^\s*{RATE}\s*$"}, {"type": "number", "exclusiveMinimum": 0}],
+}
+
+Seconds = Annotated[
+    float,
+    BeforeValidator(reading(parse_duration)),
+    PlainSerializer(duration_text),
+    Written("duration", lambda _: DURATION_SCHEMA),
+]
+Rate = Annotated[
+    float, BeforeValidator(reading(parse_rate)), PlainSerializer(rate_text), Written("rate", lambda _: _RATE_SCHEMA)
+]
+DataFile = Annotated[str, Field(min_length=1), BeforeValidator(_beside_the_workload)]
 Number = Annotated[float, Field(strict=True)]
 Positive = Annotated[float, Field(strict=True, gt=0)]
 Count = Annotated[int, Field(strict=True, ge=1)]

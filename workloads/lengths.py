@@ -6,13 +6,15 @@ whole numbers of them. The unit is the field's: tokens, turns or seconds.
 
 import math
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
 
-from workloads.fields import Number, Positive, Spec, problem
+from workloads.fields import DURATION_SCHEMA, Count, DataFile, Number, Positive, Spec, Written, problem
+from workloads.number_file import numbers
 from workloads.units import duration_text, parse_duration
 
 Floats = NDArray[np.float64]
@@ -145,7 +147,63 @@ class Geometric(_Random):
         return self.mean
 
 
-AnyLaw = Constant | Uniform | Normal | LogNormal | Geometric
+class Zipf(_Random):
+    """Whole numbers from `low` to `high` with chances in proportion to 1 / k^s: most are short, a few very long."""
+
+    law: Literal["zipf"] = "zipf"
+    s: Annotated[Number, Field(ge=0)]
+    low: Count = 1
+    high: Annotated[int, Field(strict=True, ge=1, le=10_000_000)]
+
+    @model_validator(mode="after")
+    def _low_to_high(self) -> "Zipf":
+        if self.high < self.low:
+            raise problem(f"expected high of at least low ({self.low})", "high")
+        return self
+
+    def free(self, rng: np.random.Generator, n: int) -> Floats:
+        sums = _zipf_sums(self.s, self.low, self.high)
+        # The last sum may round to just below 1.
+        return np.minimum(self.low + np.searchsorted(sums, rng.random(n), side="right"), self.high).astype(np.float64)
+
+    def centre(self) -> float:
+        k = np.arange(self.low, self.high + 1, dtype=np.float64)
+        return float((k ** (1 - self.s)).sum() / (k**-self.s).sum())
+
+
+class Empirical(_Random):
+    """The numbers of a file, each as likely as it is frequent there: one a line, or a column of a CSV file."""
+
+    law: Literal["empirical"] = "empirical"
+    file: DataFile
+    column: str | None = None
+
+    @model_validator(mode="after")
+    def _readable(self) -> "Empirical":
+        try:
+            self._values()
+        except ValueError as error:
+            raise problem(str(error), "file") from None
+        return self
+
+    def free(self, rng: np.random.Generator, n: int) -> Floats:
+        values = self._values()
+        return values[rng.integers(0, len(values), n)]
+
+    def centre(self) -> float:
+        return float(self._values().mean())
+
+    def _values(self) -> Floats:
+        return numbers(self.file, () if self.column is None else (self.column,))[:, 0]
+
+
+@lru_cache(maxsize=16)
+def _zipf_sums(s: float, low: int, high: int) -> Floats:
+    sums = np.cumsum(np.arange(low, high + 1, dtype=np.float64) ** -s)
+    return np.asarray(sums / sums[-1], dtype=np.float64)
+
+
+AnyLaw = Constant | Uniform | Normal | LogNormal | Geometric | Zipf | Empirical
 Law = Annotated[AnyLaw, Field(discriminator="law")]
 
 
@@ -159,7 +217,7 @@ def tokens(law: AnyLaw, rng: np.random.Generator, n: int) -> Ints:
     return np.maximum(1, drawn).astype(np.int64)
 
 
-LAWS = ("constant", "uniform", "normal", "lognormal", "geometric")
+LAWS = ("constant", "uniform", "normal", "lognormal", "geometric", "zipf", "empirical")
 _HELP = "a law such as {law: lognormal, mean: 60, p95: 200}"
 _TIMES = ("value", "mean", "p95", "low", "high", "std", "min", "max")
 
@@ -194,6 +252,8 @@ def _time_law(value: object) -> object:
         return value
     if not isinstance(value, Mapping):
         return {"law": "constant", "value": _seconds(value)}
+    if value.get("law") == "zipf":
+        raise problem("zipf is a law of whole numbers: take lognormal for times", "law")
     return {k: _seconds(v, k) if k in _TIMES and v is not None else v for k, v in _named(value).items()}
 
 
@@ -213,7 +273,30 @@ def _time_text(law: AnyLaw) -> Any:
     return {k: duration_text(v) if k in _TIMES else v for k, v in _count_text(law).items()}
 
 
-CountLaw = Annotated[Law, BeforeValidator(_count_law), PlainSerializer(_count_text)]
+_TIME_LAW = {
+    "type": "object",
+    "properties": {
+        "law": {"enum": [law for law in LAWS if law != "zipf"]},
+        **{key: {"$comment": "duration", **DURATION_SCHEMA} for key in _TIMES},
+        "sigma": {"type": "number", "minimum": 0},
+        "file": {"type": "string", "description": "A file of seconds, one number a line"},
+        "column": {"type": "string"},
+    },
+    "required": ["law"],
+    "additionalProperties": False,
+}
+
+CountLaw = Annotated[
+    Law,
+    BeforeValidator(_count_law),
+    PlainSerializer(_count_text),
+    Written("lengths", lambda law: {"anyOf": [{"type": "number", "minimum": 1}, law]}),
+]
 """A number or a law; whole numbers of at least 1 once drawn by `tokens`."""
-TimeLaw = Annotated[Law, BeforeValidator(_time_law), PlainSerializer(_time_text)]
+TimeLaw = Annotated[
+    Law,
+    BeforeValidator(_time_law),
+    PlainSerializer(_time_text),
+    Written("times", lambda _: {"anyOf": [{"$comment": "duration", **DURATION_SCHEMA}, _TIME_LAW]}),
+]
 """A duration or a law of durations, in seconds."""

@@ -19,6 +19,10 @@ class Message:
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
+HEAD = "head"
+"""The role of a passage that goes before the first word of the prompt, whoever speaks it, history included."""
+
+
 @dataclass(frozen=True, slots=True)
 class Passage:
     """Text that is not written yet: `tokens` tokens drawn from the stream of random words that `key` names.

@@ -1,18 +1,21 @@
 """The plan of a run: what leaves when. All randomness ends here; nothing in it reads a clock or sends anything."""
 
-import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
 
-from workloads.arrivals import ArrivalProcess, Constant, Floats, Gamma, Poisson
+from workloads.arrivals import ArrivalProcess, Constant, Floats, Gamma, OnOff, Poisson, Ramp, Sine, Varying
 from workloads.lengths import Ints
-from workloads.request import Session, cut
-from workloads.shapes import ARRIVALS, Traffic
-from workloads.spec import Arrivals, Workload
+from workloads.load_spec import Arrivals, LoadStage, Trace
+from workloads.request import Session, Turn, cut
+from workloads.shapes import ARRIVALS, Shape, Traffic
+from workloads.spec import Workload
+from workloads.trace_formats import TraceReport
+from workloads.traces import Conversations, Replay, check_usable
 from workloads.units import to_ns
+from workloads.yaml_file import WorkloadError
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,7 @@ class Schedule:
         requests: Measured turns to plan, None: until the last stage ends. An open loop's sessions are cut to it.
         due_ns: When each session of an open loop starts, ascending.
         part: (i, n): this schedule has the sessions with number ≡ i mod n.
+        trace_report: What became of the trace that the sessions come from; None without a trace.
     """
 
     loop: Literal["open", "closed"]
@@ -53,11 +57,16 @@ class Schedule:
     workload: Workload = field(repr=False)
     due_ns: Ints | None = field(default=None, repr=False, compare=False)
     part: tuple[int, int] = (0, 1)
+    trace_report: TraceReport | None = field(default=None, repr=False, compare=False)
 
     def sessions(self) -> Iterator[Session]:
         """The planned sessions: by `due_ns` and bounded in an open loop, without end and without it in a closed one."""
         i, n = self.part
-        traffic = Traffic(self.workload, self.seed)
+        trace = self.workload.trace
+        if trace is not None and trace.has_times:
+            yield from Replay(self.workload, trace, self.seed).sessions(i, n)
+            return
+        traffic = _traffic(self.workload, self.seed)
         if self.due_ns is None:
             for number, shape, draws in traffic.drawn():
                 if number % n == i:
@@ -72,6 +81,13 @@ class Schedule:
             if left is not None and due_ns >= start_ns:
                 left -= draws.n_turns
 
+    def primers(self) -> Iterator[Turn]:
+        """Requests that bring the prefixes which prompts share into the server's cache, to be sent before the clock
+        starts; none unless the workload is `warm`. They are no part of the sessions, and the same for every shard."""
+        if self.workload.warm:
+            for name, spec in self.workload.classes.items():
+                yield from Shape(name, spec, self.seed).primers()
+
     def shard(self, i: int, n: int) -> "Schedule":
         """Every n-th session, from the i-th on. The `n` shards are the whole, users and turns of a closed loop too."""
         mine, of = self.part
@@ -85,13 +101,35 @@ class Schedule:
 
 
 def build(workload: Workload, seed: int) -> Schedule:
-    """The schedule of a workload under a seed: the same two give the same schedule, to the byte."""
+    """The schedule of a workload under a seed: the same two give the same schedule, to the byte.
+
+    Raises:
+        WorkloadError: The trace cannot be read, or nothing in it can be used and measured.
+    """
     drain_ns = to_ns(workload.drain)
-    if workload.arrivals is None:
+    if workload.trace is not None and workload.trace.has_times:
+        stages, report = _replayed_stages(workload, workload.trace, seed)
+        return Schedule("open", seed, stages, drain_ns, None, None, workload, trace_report=report)
+    traffic = _traffic(workload, seed)
+    found = traffic.report if isinstance(traffic, Conversations) else None
+    arrivals = _arrivals(workload)
+    if arrivals is None:
         stages = _closed_stages(workload)
-        return Schedule("closed", seed, stages, drain_ns, workload.concurrency, workload.requests, workload)
-    stages, due_ns = _open_stages(workload, workload.arrivals, seed)
-    return Schedule("open", seed, stages, drain_ns, None, workload.requests, workload, due_ns)
+        users, turns = workload.concurrency, workload.requests
+        return Schedule("closed", seed, stages, drain_ns, users, turns, workload, trace_report=found)
+    stages, due_ns = _open_stages(workload, arrivals, seed, traffic)
+    return Schedule("open", seed, stages, drain_ns, None, workload.requests, workload, due_ns, trace_report=found)
+
+
+def _traffic(workload: Workload, seed: int) -> Traffic | Conversations:
+    return Traffic(workload, seed) if workload.trace is None else Conversations(workload, workload.trace, seed)
+
+
+def _arrivals(workload: Workload) -> Arrivals | None:
+    """How sessions arrive; None in a closed loop. Staggered users of one period come one every `every` / `users`."""
+    if workload.users and workload.every:
+        return Arrivals(process="constant", rate=workload.users / workload.every)
+    return workload.arrivals
 
 
 def measured_from_ns(stages: tuple[Stage, ...]) -> int:
@@ -101,12 +139,13 @@ def measured_from_ns(stages: tuple[Stage, ...]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Segment:
-    """A stage to be: sessions arrive at `rate` for `length_s`, exactly `count` of them where that is given."""
+    """A stage to be: arrivals at `rate` (in the workload's unit) for `length_s`, exactly `count` where it is given."""
 
     name: str
     measured: bool
     rate: float
     length_s: float
+    process: ArrivalProcess
     count: int | None = None
     open_ended: bool = False
 
@@ -118,46 +157,82 @@ def _closed_stages(workload: Workload) -> tuple[Stage, ...]:
     return (Stage("warmup", 0, warm_ns, measured=False, offered_rps=None), main) if warm_ns else (main,)
 
 
-def _open_stages(workload: Workload, arrivals: Arrivals, seed: int) -> tuple[tuple[Stage, ...], Ints]:
+def _replayed_stages(workload: Workload, trace: Trace, seed: int) -> tuple[tuple[Stage, ...], TraceReport]:
+    """The stages that a trace with times fills: to the end of the run, of the window, or of the trace."""
+    report, warm_ns = TraceReport(), to_ns(workload.warmup)
+    warm, first_ns, last_ns, n = 0, 0, 0, 0
+    for due_ns, _ in Replay(workload, trace, seed).due(report):
+        if due_ns < warm_ns:
+            warm += 1
+            continue
+        first_ns, last_ns, n = (first_ns if n else due_ns), due_ns, n + 1
+    check_usable(trace, report)
+    if not n:
+        raise WorkloadError(f"{trace.file}: all {warm:,} requests of the run fall in the warm-up: shorten it")
+    if report.to_the_end or n == workload.requests:  # as long after the last request as they are apart
+        end_ns = last_ns + ((last_ns - first_ns) // (n - 1) if n > 1 else 0) + 1
+    else:
+        end_ns = min(_asked_ends_ns(workload, trace, warm_ns))
+    main = Stage("main", warm_ns, end_ns, True, _per_s(n, end_ns - warm_ns))
+    return ((Stage("warmup", 0, warm_ns, False, _per_s(warm, warm_ns)), main) if warm_ns else (main,)), report
+
+
+def _asked_ends_ns(workload: Workload, trace: Trace, warm_ns: int) -> Iterator[int]:
+    """Where the run's duration and the trace's window end."""
+    if workload.duration is not None:
+        yield warm_ns + to_ns(workload.duration)
+    if trace.window is not None:
+        yield max(warm_ns + 1, round(to_ns(trace.window[1] - trace.window[0]) / trace.speed))
+
+
+def _per_s(count: int, length_ns: int) -> float | None:
+    return count / (length_ns / 1e9) if length_ns else None
+
+
+def _open_stages(
+    workload: Workload, arrivals: Arrivals, seed: int, traffic: Traffic | Conversations
+) -> tuple[tuple[Stage, ...], Ints]:
     """The stages, laid end to end, and the due time of every session in them."""
-    traffic = Traffic(workload, seed)
     mean_turns = traffic.mean_turns()
     per_session = mean_turns if arrivals.unit == "requests" else 1.0
-    process = _process(arrivals)
     start_s, due = 0.0, np.zeros(0, dtype=np.int64)
     stages: list[Stage] = []
 
     def lay(segment: _Segment) -> None:
         nonlocal start_s, due
         rng = np.random.default_rng((seed, ARRIVALS, len(stages) + 1))
-        offsets = process.offsets(rng, segment.rate, segment.length_s, segment.count)
+        rate = segment.rate / per_session
+        offsets = segment.process.offsets(rng, rate, segment.length_s, segment.count)
         due = np.concatenate([due, _to_ns(start_s + offsets)])
         end_ns = None if segment.open_ended else to_ns(start_s + segment.length_s)
-        stages.append(Stage(segment.name, to_ns(start_s), end_ns, segment.measured, segment.rate * mean_turns))
+        stages.append(Stage(segment.name, to_ns(start_s), end_ns, segment.measured, rate * mean_turns))
         start_s += segment.length_s
 
-    rates = [s.rate for s in workload.stages] if workload.stages else [arrivals.rate or math.nan]
+    process = _process(arrivals)
+    first = workload.stages[0].ends()[0] if workload.stages else arrivals.rate or 0.0
     if workload.warmup:
-        lay(_Segment("warmup", False, rates[0] / per_session, workload.warmup))
-    for segment in _measured(workload, [rate / per_session for rate in rates], traffic, len(due)):
-        lay(segment)
+        lay(_Segment("warmup", False, first, workload.warmup, process))
+    if workload.stages:
+        for segment in _staged(workload.stages, process):
+            lay(segment)
+    elif workload.requests is None:
+        lay(_Segment("main", True, first, workload.duration or 0.0, process))
+    else:
+        count = _sessions_for(workload.requests, traffic, len(due))
+        # Later turns of a session come when its earlier ones have been answered: no clock can tell when all are done.
+        open_ended = mean_turns > 1
+        lay(_Segment("main", True, first, count / (first / per_session), process, count, open_ended))
     return tuple(stages), due
 
 
-def _measured(workload: Workload, rates: list[float], traffic: Traffic, first: int) -> Iterator[_Segment]:
-    """The measured stages; `first` is the number of the first session in them."""
-    if workload.stages:
-        for i, (stage, rate) in enumerate(zip(workload.stages, rates, strict=True), 1):
-            yield _Segment(f"stage{i}", True, rate, stage.duration)
-    elif workload.requests is None:
-        yield _Segment("main", True, rates[0], workload.duration or 0.0)
-    else:
-        count = _sessions_for(workload.requests, traffic, first)
-        # Later turns of a session come when its earlier ones have been answered: no clock can tell when all are done.
-        yield _Segment("main", True, rates[0], count / rates[0], count, open_ended=traffic.mean_turns() > 1)
+def _staged(stages: Sequence[LoadStage], process: ArrivalProcess) -> Iterator[_Segment]:
+    for i, stage in enumerate(stages, 1):
+        start, end = stage.ends()
+        its = process if start == end else Varying(Ramp(start, end, stage.duration), process)
+        yield _Segment(f"stage{i}", True, stage.mean_rate(), stage.duration, its)
 
 
-def _sessions_for(turns: int, traffic: Traffic, first: int) -> int:
+def _sessions_for(turns: int, traffic: Traffic | Conversations, first: int) -> int:
     """How many sessions, from number `first` on, it takes to make `turns` model calls."""
     for count, (_, _, draws) in enumerate(traffic.drawn(first), 1):
         turns -= draws.n_turns
@@ -167,9 +242,18 @@ def _sessions_for(turns: int, traffic: Traffic, first: int) -> int:
 
 
 def _process(arrivals: Arrivals) -> ArrivalProcess:
-    if arrivals.process == "gamma":
-        return Gamma(arrivals.cv or 1.0)
-    return Constant() if arrivals.process == "constant" else Poisson()
+    """The process, each stage of the run beginning it anew."""
+    match arrivals.process:
+        case "constant":
+            return Constant()
+        case "poisson":
+            return Poisson()
+        case "gamma":
+            return Gamma(arrivals.cv or 1.0)
+        case "onoff":
+            return Varying(OnOff(arrivals.burst or 1.0, arrivals.pause or 1.0))
+        case "sine":
+            return Varying(Sine(arrivals.period or 1.0, arrivals.amplitude or 0.0))
 
 
 def _to_ns(seconds: Floats) -> Ints:

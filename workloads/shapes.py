@@ -2,13 +2,13 @@
 
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from workloads.lengths import AnyLaw, Constant, Ints, tokens
-from workloads.request import Passage, Round, Session, Turn
+from workloads.request import HEAD, Passage, Round, Session, Turn
 from workloads.spec import Agent, Chat, Documents, Rag, Reasoning, Workload
 
 AnyClass = Chat | Rag | Reasoning | Agent
@@ -20,7 +20,14 @@ BLOCK = 256
 ARRIVALS, CLASS, ROUNDS, WIDTHS, TASKS, INPUTS, OUTPUTS, THOUGHTS, PAUSES, RETRIEVAL, POOL = range(1, 12)
 
 # The third part of a text's key: whose text it is. Parts count from 1, because trailing zeros do not change a stream.
-SYSTEM, DOCUMENT, SESSION = 1, 2, 3
+SYSTEM, DOCUMENT, SESSION, BLOCKS, TALK, HEADS = range(1, 7)
+
+COLD_TOKENS = 4
+"""Words of its own that begin each prompt of a cold workload: 2^40 different beginnings."""
+
+PRIMERS = 0
+"""The number of the session, if it were one, to which the turns that warm up a cache belong: sessions count from 1 in
+keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +51,7 @@ class Traffic:
 
     def __init__(self, workload: Workload, seed: int) -> None:
         self._seed = seed
-        self._shapes = [Shape(name, spec, seed) for name, spec in workload.classes.items()]
+        self._shapes = [Shape(name, spec, seed, cold=workload.cold) for name, spec in workload.classes.items()]
         weights = np.array([spec.weight for spec in workload.classes.values()])
         self._shares = np.cumsum(weights / weights.sum())
 
@@ -74,13 +81,14 @@ class Traffic:
 class Shape:
     """One class of traffic under one seed."""
 
-    def __init__(self, name: str, spec: AnyClass, seed: int) -> None:
+    def __init__(self, name: str, spec: AnyClass, seed: int, *, cold: bool = False) -> None:
         self.name = name
         self.spec = spec
+        self._cold = cold
         self._seed = seed
         # By name, so that a class keeps its sessions when another one is added.
         self._code = zlib.crc32(name.encode())
-        self._body: dict[str, Any] = {**({"model": spec.model} if spec.model else {}), **spec.body}
+        self.body: dict[str, Any] = {**({"model": spec.model} if spec.model else {}), **spec.body}
         self._system = spec.system_tokens + (spec.tools * spec.tool_definition_tokens if isinstance(spec, Agent) else 0)
         pool = spec.documents if isinstance(spec, Rag) else None
         self._pool = [] if pool is None else tokens(pool.tokens, self._stream(POOL, 0), pool.count).tolist()
@@ -107,17 +115,12 @@ class Shape:
             if isinstance(spec, Reasoning)
             else np.zeros(n_turns, dtype=np.int64)
         )
-        pauses = np.rint(_pause_law(spec).draw(self._stream(PAUSES, block), len(widths)) * 1e9).astype(np.int64)
-        by_round = (_split(array, round_ends) for array in (widths, pauses))
-        by_turn = (
-            _split(array, turn_ends)
-            for array in (
-                self._inputs(block, turn_ends),
-                tokens(spec.output_tokens, self._stream(OUTPUTS, block), n_turns),
-                thoughts,
-            )
-        )
+        by_round = (_split(array, round_ends) for array in (widths, self.pauses_ns(block, len(widths))))
+        by_turn = (_split(array, turn_ends) for array in (*self._lengths(block, turn_ends), thoughts))
         return [Draws(*arrays) for arrays in zip(*by_round, *by_turn, self._retrieved(block, n), strict=True)]
+
+    def pauses_ns(self, block: int, n: int) -> Ints:
+        return np.rint(_pause_law(self.spec).draw(self._stream(PAUSES, block), n) * 1e9).astype(np.int64)
 
     def session(self, number: int, due_ns: int | None, draws: Draws) -> Session:
         """The session that the draws stand for."""
@@ -126,14 +129,17 @@ class Shape:
         for r, (width, pause_ns) in enumerate(zip(draws.widths.tolist(), draws.pauses_ns.tolist(), strict=True), 1):
             turns = tuple(self._turn(number, r, i, context, draws) for i in range(call, call + width))
             rounds.append(Round(turns, pause_ns))
-            context += sum(t.input_tokens - context + t.output_tokens - t.thinking_tokens for t in turns)
+            # The unique beginning of a later prompt is not said again.
+            unsaid = sum(p.tokens for t in turns for p in t.passages if p.role == HEAD and r > 1)
+            context += sum(t.input_tokens - context + t.output_tokens - t.thinking_tokens for t in turns) - unsaid
             call += width
         return Session(number, self.name, due_ns, tuple(rounds))
 
     def _turn(self, number: int, r: int, call: int, context: int, draws: Draws) -> Turn:
         key = (self._seed, self._code, SESSION, number + 1, call + 1)
         own = Passage("user", key, int(draws.inputs[call]))
-        passages = (*self._prefix(draws.documents.tolist()), own) if r == 1 else (own,)
+        passages = (*self.prefix(draws.documents.tolist()), own) if r == 1 else (own,)
+        passages = self.headed(passages, number, call)
         thinking = int(draws.thoughts[call])
         spoken = int(draws.outputs[call])
         scripted = isinstance(self.spec, Chat | Agent) and self.spec.history == "scripted"
@@ -144,15 +150,39 @@ class Shape:
             input_tokens=context + sum(p.tokens for p in passages),
             output_tokens=thinking + spoken,
             thinking_tokens=thinking,
-            body=self._body,
+            body=self.body,
             scripted_answer=Passage("assistant", (*key, 1), spoken) if scripted else None,
         )
 
-    def _prefix(self, documents: Sequence[int]) -> list[Passage]:
+    def prefix(self, documents: Sequence[int] = ()) -> list[Passage]:
         """What comes before the user's own words: the class's system prompt, then documents of its pool."""
-        base = (self._seed, self._code)
-        system = [Passage("system", (*base, SYSTEM), self._system)] if self._system else []
-        return system + [Passage("user", (*base, DOCUMENT, d + 1), self._pool[d]) for d in documents]
+        system = [Passage("system", self.key(SYSTEM), self._system)] if self._system else []
+        return system + [Passage("user", self.key(DOCUMENT, d + 1), self._pool[d]) for d in documents]
+
+    def key(self, *whose: int) -> tuple[int, ...]:
+        """The key of a text of this class."""
+        return (self._seed, self._code, *whose)
+
+    def headed(self, passages: tuple[Passage, ...], number: int, call: int = 0) -> tuple[Passage, ...]:
+        """The passages of a session's call, in a cold workload begun by words that no other prompt begins with.
+
+        The longest passage gives way to them as far as it can, so that prompts are hardly longer than planned.
+        """
+        if not self._cold:
+            return passages
+        longest = max(range(len(passages)), key=lambda i: passages[i].tokens)
+        left = max(1, passages[longest].tokens - COLD_TOKENS)
+        shorter = [replace(p, tokens=left) if i == longest else p for i, p in enumerate(passages)]
+        return (Passage(HEAD, self.key(HEADS, number + 1, call + 1), COLD_TOKENS), *shorter)
+
+    def primers(self) -> Iterator[Turn]:
+        """A request of one token for each prefix that the class's prompts share: its system prompt, then with each
+        document of its pool after it, in order of popularity."""
+        ask = Passage("user", self.key(SESSION, PRIMERS, 1), 1)
+        prefixes = [self.prefix((d,)) for d in range(len(self._pool))] or ([self.prefix()] if self._system else [])
+        for i, prefix in enumerate(prefixes, 1):
+            n = sum(p.tokens for p in prefix) + ask.tokens
+            yield Turn(f"{self._seed:x}-{self._code:x}-prime-{i}", 1, (*prefix, ask), n, 1, body=self.body)
 
     def _widths(self, block: int, rounds: Ints) -> Ints:
         """Turns in each round, sessions one after another. A task starts with one call."""
@@ -162,6 +192,13 @@ class Shape:
             at_once[np.cumsum(rounds) - rounds] = False
             widths[at_once] = self.spec.parallel.width
         return widths
+
+    def _lengths(self, block: int, turn_ends: Ints) -> tuple[Ints, Ints]:
+        """New input and output tokens of each turn."""
+        n_turns = int(turn_ends[-1])
+        if not isinstance(self.spec, Agent) and self.spec.lengths is not None:
+            return self.spec.lengths.draw(self._stream(INPUTS, block), n_turns)
+        return self._inputs(block, turn_ends), tokens(self.spec.output_tokens, self._stream(OUTPUTS, block), n_turns)
 
     def _inputs(self, block: int, turn_ends: Ints) -> Ints:
         """New tokens of each turn: the user's, and for an agent the task's, then the tools'."""

@@ -4,47 +4,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
-from pydantic_core import ErrorDetails
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
-from workloads.fields import Count, Number, Positive, Rate, Seconds, Size, Spec, nearest, problem, unknown
-from workloads.lengths import LAWS, Constant, CountLaw, TimeLaw
-from workloads.yaml_file import Document, WorkloadError, dotted, override, parse, read_text
+from workloads.explain import explain
+from workloads.fields import Count, Number, Positive, Seconds, Size, Spec, nearest, problem, unknown
+from workloads.lengths import Constant, CountLaw, TimeLaw
+from workloads.load_spec import TIMELESS, Above0, Arrivals, LoadStage, Trace
+from workloads.pairs import Pairs
+from workloads.yaml_file import WorkloadError, override, parse, read_text
 
-__all__ = ["Arrivals", "Class", "Workload", "WorkloadError", "library", "load_workload"]
+__all__ = ["Class", "Workload", "WorkloadError", "library", "load_workload"]
 
 LIBRARY = Path(__file__).parent / "library"
-
-
-class Arrivals(Spec):
-    """An open loop's arrivals. `unit` says what the rate counts: sessions, or the requests they make on average."""
-
-    process: Literal["constant", "poisson", "gamma"] = "poisson"
-    rate: Rate | None = None
-    unit: Literal["sessions", "requests"] = "sessions"
-    cv: Positive | None = None
-
-    @field_validator("process", mode="before")
-    @classmethod
-    def _known_process(cls, value: Any) -> Any:
-        if value in ("onoff", "sine", "trace"):
-            raise problem(f"not supported yet: arrival process {value} (use constant, poisson or gamma)")
-        return value
-
-    @model_validator(mode="after")
-    def _cv_of_gamma(self) -> "Arrivals":
-        if self.process == "gamma" and self.cv is None:
-            raise problem("expected a cv such as 2 with process gamma", "cv")
-        if self.process != "gamma" and self.cv is not None:
-            raise problem("only process gamma has a cv: drop this key", "cv")
-        return self
-
-
-class LoadStage(Spec):
-    """A stretch of an open loop at one rate."""
-
-    rate: Rate
-    duration: Annotated[Seconds, Field(gt=0)]
 
 
 class Popularity(Spec):
@@ -88,7 +59,21 @@ class _Class(Spec):
     body: dict[str, Any] = Field(default_factory=dict)
 
 
-class Chat(_Class):
+class _PairedClass(_Class):
+    """A class whose input and output lengths may come in pairs, in place of the two laws."""
+
+    lengths: Pairs | None = None
+
+    @model_validator(mode="after")
+    def _one_source_of_lengths(self) -> "_PairedClass":
+        for key in ("input_tokens", "output_tokens"):
+            # Not whether it was written: a resolved workload has the defaults written out.
+            if self.lengths is not None and getattr(self, key) != type(self).model_fields[key].default:
+                raise problem("lengths has pairs of both: drop this key", key)
+        return self
+
+
+class Chat(_PairedClass):
     """A conversation: each turn sends all that was said before, and the user thinks between turns."""
 
     shape: Literal["chat"] = "chat"
@@ -97,14 +82,14 @@ class Chat(_Class):
     history: Literal["live", "scripted"] = "live"
 
 
-class Rag(_Class):
+class Rag(_PairedClass):
     """One question over documents: `input_tokens` is the question."""
 
     shape: Literal["rag"]
     documents: Documents = Documents()
 
 
-class Reasoning(_Class):
+class Reasoning(_PairedClass):
     """One question that is thought about for `thinking_tokens`, then answered in `output_tokens`."""
 
     shape: Literal["reasoning"]
@@ -146,11 +131,11 @@ class Stall(Spec):
     factor: Positive = 5.0
 
 
-_LATER = {
-    "users": "a fixed period per user (use concurrency)",
-    "every": "a fixed period per user (use concurrency)",
-    "trace": "replay of a trace (use arrivals)",
-}
+def _has_times(trace: Any) -> bool:
+    """Whether a trace, read or not, has times of its own."""
+    if isinstance(trace, Trace):
+        return trace.has_times
+    return isinstance(trace, Mapping) and trace.get("format") != TIMELESS
 
 
 def _one_chat() -> dict[str, Chat | Rag | Reasoning | Agent]:
@@ -158,17 +143,27 @@ def _one_chat() -> dict[str, Chat | Rag | Reasoning | Agent]:
 
 
 class Workload(Spec):
-    """What to send and how much of it. Times in seconds, rates per second."""
+    """What to send and how much of it. Times in seconds, rates per second.
+
+    `users` with `every` is an open loop: each user starts a session every so often, start to start, the users evenly
+    staggered. One whose last session is still running starts the next one all the same, so that a slow server meets the
+    load that was asked for.
+    """
 
     name: Annotated[str, Field(min_length=1)] = "workload"
     arrivals: Arrivals | None = None
     concurrency: Count | None = None
+    users: Count | None = None
+    every: Above0 | None = None
     stages: Annotated[tuple[LoadStage, ...], Field(min_length=1)] | None = None
-    duration: Annotated[Seconds, Field(gt=0)] | None = None
+    trace: Trace | None = None
+    duration: Above0 | None = None
     requests: Count | None = None
     warmup: Seconds = 0.0
     drain: Seconds = 30.0
     seed: Size | None = None
+    cold: Annotated[bool, Field(strict=True)] = False
+    warm: Annotated[bool, Field(strict=True)] = False
     classes: Annotated[dict[str, Class], Field(min_length=1)] = Field(default_factory=_one_chat)
     stall: Stall = Stall()
     good: dict[str, Seconds] = Field(default_factory=dict)
@@ -177,13 +172,13 @@ class Workload(Spec):
     @model_validator(mode="before")
     @classmethod
     def _complete(cls, data: Any) -> Any:
-        """Defaults that hang on other keys: one user, 60 s, Poisson arrivals for stages."""
+        """Defaults that hang on other keys: one user, 60 s, Poisson arrivals for stages. A timed trace needs none."""
         if not isinstance(data, Mapping):
             return data
-        for key in _LATER.keys() & data.keys():
-            raise problem(f"not supported yet: {_LATER[key]}", key)
         full = {k: v for k, v in data.items() if v is not None}
-        if not full.keys() & {"arrivals", "concurrency", "stages"}:
+        if _has_times(full.get("trace")):
+            return full
+        if not full.keys() & {"arrivals", "concurrency", "stages", "users", "every"}:
             full["concurrency"] = 1
         if "stages" in full:
             full.setdefault("arrivals", {})
@@ -193,17 +188,53 @@ class Workload(Spec):
 
     @model_validator(mode="after")
     def _one_load(self) -> "Workload":
-        if self.concurrency is not None and (self.arrivals or self.stages):
-            raise problem("expected one kind of load: concurrency, or arrivals and stages", "concurrency")
+        kinds = {
+            "concurrency": self.concurrency,
+            "users": self.users or self.every,
+            "arrivals": self.arrivals or self.stages,
+        }
+        given = [kind for kind, value in kinds.items() if value]
+        if self.trace and self.trace.has_times and given:
+            key = "stages" if self.stages else given[0]
+            raise problem(f"the {self.trace.format} trace has times of its own: drop this key", key)
+        if len(given) > 1:
+            raise problem("expected one kind of load: concurrency, users, or arrivals and stages", given[0])
+        if (self.users is None) != (self.every is None):
+            missing = "users" if self.users is None else "every"
+            raise problem("expected users and every, as in users: 20 and every: 10s", missing)
+        if self.arrivals:
+            self._rates_somewhere(self.arrivals)
+        return self
+
+    def _rates_somewhere(self, arrivals: Arrivals) -> None:
+        """Raises unless the rate stands either in the arrivals or in the stages."""
+        if self.stages is None:
+            if arrivals.rate is None:
+                raise problem("expected a rate such as 4/s", ("arrivals", "rate"))
+            return
+        if arrivals.rate is not None:
+            raise problem("stages have rates of their own: drop this key", ("arrivals", "rate"))
+        for i, stage in enumerate(self.stages):
+            if stage.rate is None and arrivals.process in ("onoff", "sine"):
+                raise problem(f"process {arrivals.process} cannot be on a ramp: give a rate", ("stages", i, "from"))
+
+    @model_validator(mode="after")
+    def _one_length(self) -> "Workload":
         if self.stages and (self.duration is not None or self.requests is not None):
             key = "requests" if self.requests else "duration"
             raise problem("stages have durations of their own: drop this key", key)
         if self.duration is not None and self.requests is not None:
             raise problem("expected either requests or duration, not both", "requests")
-        if self.arrivals and (self.arrivals.rate is None) != bool(self.stages):
-            if self.stages:
-                raise problem("stages have rates of their own: drop this key", ("arrivals", "rate"))
-            raise problem("expected a rate such as 4/s", ("arrivals", "rate"))
+        return self
+
+    @model_validator(mode="after")
+    def _prompts_possible(self) -> "Workload":
+        if self.cold and self.warm:
+            raise problem("cold shares nothing that could be made warm: drop one of the two", "warm")
+        if self.trace and not self.trace.has_times:
+            first, *others = self.classes.values()
+            if others or not isinstance(first, Chat):
+                raise problem("a sharegpt trace is one class of conversations: keep one of shape chat", "classes")
         return self
 
     @model_validator(mode="after")
@@ -218,7 +249,7 @@ class Workload(Spec):
 
     def resolved(self) -> dict[str, Any]:
         """Plain JSON data with every default written out; `Workload.model_validate` makes the same workload of it."""
-        return self.model_dump(mode="json", exclude_none=True)
+        return self.model_dump(mode="json", exclude_none=True, by_alias=True)
 
 
 def library() -> tuple[str, ...]:
@@ -237,9 +268,9 @@ def load_workload(name_or_path: str, overrides: Mapping[str, Any] | None = None)
     override(document, overrides or {})
     document.data.setdefault("name", path.stem)
     try:
-        return Workload.model_validate(document.data)
+        return Workload.model_validate(document.data, context={"folder": path.parent})
     except ValidationError as error:
-        raise WorkloadError(_explain(error.errors()[0], document)) from None
+        raise WorkloadError(explain(error.errors()[0], document)) from None
 
 
 def _find(name_or_path: str) -> Path:
@@ -252,66 +283,3 @@ def _find(name_or_path: str) -> Path:
     close = nearest(name, library())
     hint = f"; did you mean {close}?" if close else ""
     raise WorkloadError(f"{name_or_path}: no such file, and the library has only: {', '.join(library())}{hint}")
-
-
-_EXPECTED = {
-    "int_type": "a whole number",
-    "int_from_float": "a whole number",
-    "float_type": "a number",
-    "finite_number": "a finite number",
-    "string_type": "text",
-    "string_too_short": "text",
-    "list_type": "a list",
-    "tuple_type": "a list",
-    "dict_type": "a mapping",
-    "too_short": "at least one entry",
-    "greater_than": "more than {gt:g}",
-    "greater_than_equal": "at least {ge:g}",
-    "less_than_equal": "at most {le:g}",
-    "literal_error": "{expected}",
-    "union_tag_invalid": "one of {expected_tags}",
-    "missing": "this key",
-}
-"""What each of pydantic's errors says was wanted."""
-
-
-def _explain(error: ErrorDetails, document: Document) -> str:
-    """`file:line key: what is wrong` for one of pydantic's errors."""
-    context = error.get("ctx", {})
-    wanted = _EXPECTED.get(error["type"])
-    text = context.get("text") or (f"expected {wanted.format(**context)}" if wanted else error["msg"])
-    path, found = _locate((*error["loc"], *_below(error)), document.data)
-    if text.startswith("expected"):
-        text += f", got {_short(found)}"
-    return f"{document.place(path)} {dotted(path) or 'file'}: {text}"
-
-
-def _below(error: ErrorDetails) -> tuple[str, ...]:
-    """The keys below the reported location that an error is really about."""
-    context = error.get("ctx", {})
-    if error["type"] == "union_tag_invalid":
-        return (context["discriminator"].strip("'"),)
-    key = context.get("key")
-    return key if isinstance(key, tuple) else () if key is None else (key,)
-
-
-def _locate(loc: tuple[int | str, ...], data: Any) -> tuple[tuple[int | str, ...], Any]:
-    """Pydantic's location without the union members that it mixes in, and the value there (None: a missing key)."""
-    path: list[int | str] = []
-    for i, step in enumerate(loc):
-        if (isinstance(data, Mapping) and step in data) or (isinstance(data, list | tuple) and isinstance(step, int)):
-            data = data[step]  # type: ignore[index]
-            path.append(step)
-        elif i == len(loc) - 1 and isinstance(data, Mapping) and not _is_union_member(step):
-            return (*path, step), None
-    return tuple(path), data
-
-
-def _is_union_member(step: int | str) -> bool:
-    """Whether pydantic put this into a location to say which shape or law it tried."""
-    return step in ("chat", "rag", "reasoning", "agent", *LAWS)
-
-
-def _short(value: Any) -> str:
-    text = "nothing" if value is None else repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."

@@ -4,8 +4,10 @@ import math
 import re
 
 _NUMBER = r"(\d+(?:\.\d*)?(?:[eE][+-]?\d+)?|\.\d+)"
-_DURATION = re.compile(_NUMBER + r"\s*(us|ms|s|m|h)")
-_RATE = re.compile(_NUMBER + r"\s*/\s*(s|m|h)")
+DURATION = _NUMBER + r"\s*(us|ms|s|m|h)"
+RATE = _NUMBER + r"\s*/\s*(s|m|h)"
+_DURATION = re.compile(DURATION)
+_RATE = re.compile(RATE)
 _SECONDS = {"us": 1e6, "ms": 1e3, "s": 1.0, "m": 1 / 60, "h": 1 / 3600}
 """How many of the unit make a second: `250 / 1e3` is exactly 0.25, `250 * 1e-3` is not."""
 

@@ -149,10 +149,12 @@ def override(document: Document, overrides: Mapping[str, Any]) -> None:
 
 
 _DROPS = {
-    "arrivals.rate": ("concurrency", "stages"),
-    "arrivals": ("concurrency",),
-    "stages": ("concurrency", "duration", "requests"),
-    "concurrency": ("arrivals", "stages"),
+    "arrivals.rate": ("concurrency", "stages", "users", "every"),
+    "arrivals": ("concurrency", "users", "every"),
+    "stages": ("concurrency", "duration", "requests", "users", "every"),
+    "concurrency": ("arrivals", "stages", "users", "every"),
+    "users": ("arrivals", "stages", "concurrency"),
+    "every": ("arrivals", "stages", "concurrency"),
     "duration": ("requests",),
     "requests": ("duration",),
 }

@@ -1,10 +1,25 @@
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from workloads.lengths import Constant, CountLaw, Geometric, LogNormal, Normal, TimeLaw, Uniform, tokens
+from workloads.lengths import (
+    Constant,
+    CountLaw,
+    Empirical,
+    Geometric,
+    LogNormal,
+    Normal,
+    TimeLaw,
+    Uniform,
+    Zipf,
+    tokens,
+)
+
+DATA = Path(__file__).parent / "data"
 
 N = 100_000
 
@@ -23,6 +38,10 @@ def rng():
         (LogNormal(mean=60, sigma=0.5), 60, 60 * np.sqrt(np.exp(0.25) - 1)),
         (Geometric(mean=5), 5, np.sqrt(20)),  # variance (1 − p) / p² with p = 1/5
         (Geometric(mean=1), 1, 0),
+        (Zipf(s=0, low=4, high=12), 8, np.sqrt(80 / 12)),  # no slope: uniform
+        (Zipf(s=1, low=1, high=3), 18 / 11, np.sqrt(36 / 11 - (18 / 11) ** 2)),  # weights 6 : 3 : 2
+        (Empirical(file=str(DATA / "lengths.txt")), 300, np.sqrt(55_000)),  # 100, 200, 200, 700
+        (Empirical(file=str(DATA / "lengths.csv"), column="output_tokens"), 940 / 3, 880 * np.sqrt(2) / 3),
     ],
     ids=str,
 )
@@ -31,7 +50,7 @@ def test_draws_have_the_law_s_mean_and_spread(law, mean, std):
     assert drawn.dtype == np.int64
     assert drawn.min() >= 1
     assert drawn.mean() == pytest.approx(mean, rel=0.02)
-    assert law.expectation() == mean
+    assert law.expectation() == pytest.approx(mean)
     if std is not None:
         assert drawn.std() == pytest.approx(std, rel=0.02)
 
@@ -80,3 +99,21 @@ def test_times_are_written_with_their_unit():
     assert (law.mean, law.p95) == (1.5, 4.0)
     assert adapter.dump_python(law, mode="json") == {"law": "lognormal", "mean": "1.5s", "p95": "4s"}
     assert adapter.dump_python(adapter.validate_python(0), mode="json") == "0s"
+
+
+def test_a_zipf_law_by_rank():
+    values, counts = np.unique(tokens(Zipf(s=1.2, low=10, high=2000), rng(), N), return_counts=True)
+    chances = np.arange(10, 2001) ** -1.2
+    chances /= chances.sum()
+    assert (values[0], values[:5].tolist()) == (10, [10, 11, 12, 13, 14])
+    assert counts[:5] / N == pytest.approx(chances[:5], rel=0.07)  # 3,500 or more of each
+    assert (values > 1000).sum() > 100  # the tail is there
+    assert counts[values > 1000].sum() / N == pytest.approx(chances[991:].sum(), rel=0.1)
+
+
+def test_the_numbers_of_a_file_come_as_often_as_there():
+    values, counts = np.unique(tokens(Empirical(file=str(DATA / "lengths.txt")), rng(), N), return_counts=True)
+    assert values.tolist() == [100, 200, 700]
+    assert counts / N == pytest.approx([0.25, 0.5, 0.25], rel=0.03)
+    clipped = tokens(Empirical(file=str(DATA / "lengths.txt"), max=300), rng(), 1000)
+    assert sorted(set(clipped.tolist())) == [100, 200, 300]

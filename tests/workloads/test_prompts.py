@@ -1,8 +1,9 @@
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
 from workloads.prompts import Calibration, Prompter, words
-from workloads.request import Message, Passage, Turn
+from workloads.request import HEAD, Message, Passage, Turn
 
 
 def turn(*passages, output_tokens=7, **more):
@@ -28,6 +29,21 @@ def test_one_key_one_text_whatever_the_length(key, a, b):
     assert len(texts[1].split()) == long
 
 
+@given(st.integers(3, 3000), st.integers(0, 1000))
+def test_any_length_comes_out_exactly_where_words_differ(tokens, seed):
+    costs = np.random.default_rng(seed).integers(1, 4, len(words())).astype(float)
+    index = {word: number for number, word in enumerate(words())}
+    text = Prompter(seed, Calibration(costs)).text(Passage("user", (seed,), tokens))
+    assert sum(costs[index[word]] for word in text.split()) == tokens
+
+
+@given(st.integers(3, 3000), st.integers(0, 1000))
+def test_lengths_by_characters_come_within_a_token(tokens, seed):
+    costs = np.array([(len(word) + 1) / 4 for word in words()])
+    text = Prompter(seed, Calibration(costs)).text(Passage("user", (seed,), tokens))
+    assert abs((len(text) + 1) / 4 - tokens) < 1
+
+
 def test_other_keys_and_other_seeds_give_other_text():
     key = (5, 1, 2)
     texts = {
@@ -37,7 +53,7 @@ def test_other_keys_and_other_seeds_give_other_text():
 
 
 def test_a_text_is_as_many_words_as_its_tokens_come_to():
-    prompter = Prompter(1, Calibration(tokens_per_word=1.25))
+    prompter = Prompter(1, Calibration(np.full(len(words()), 1.25)))
     assert len(prompter.text(Passage("user", (1,), 1000)).split()) == 800
     assert len(prompter.text(Passage("user", (1,), 1000), 0).split()) == 1
 
@@ -60,7 +76,7 @@ def test_history_comes_first_and_is_left_as_it_is():
 
 def test_the_template_s_tokens_are_taken_off_the_last_passage():
     # As the server counts: 20 for a prompt of one message and 4 for each further one.
-    prompter = Prompter(1, Calibration(request_overhead_tokens=20, message_overhead_tokens=4))
+    prompter = Prompter(1, Calibration(request_overhead_tokens=20, system_overhead_tokens=4, message_overhead_tokens=4))
     system, first, second = Passage("system", (1,), 50), Passage("user", (2,), 60), Passage("user", (3,), 40)
     one = prompter.request(turn(system, first), (), keep_text=False)
     assert n_words(one) + 20 + 4 == 110
@@ -94,3 +110,17 @@ def test_the_cache_gives_way_before_it_is_too_large(monkeypatch):
         prompter.text(Passage("user", (i,), 1500))
         assert prompter.text(shared) is first
     assert prompter._chars == sum(len(text) for text in prompter._texts.values()) <= 20_000
+
+
+def test_a_head_goes_before_all_that_was_said_and_is_not_kept():
+    prompter = Prompter(1, Calibration(request_overhead_tokens=20, system_overhead_tokens=4, message_overhead_tokens=4))
+    head, own = Passage(HEAD, (8,), 4), Passage("user", (2,), 60)
+    history = (Message("system", "a b"), Message("user", "c"), Message("assistant", "d"))
+    request = prompter.request(turn(head, own), history, keep_text=False)
+    assert request.messages[0].content == prompter.text(head) + " a b"
+    assert request.messages[1:3] == history[1:]
+    assert len(request.messages[3].content.split()) == 60 - 8  # the answer before it and its own message
+    assert history[0].content == "a b"
+    first = prompter.request(turn(head, own), (), keep_text=False)
+    assert first.messages[0].content.startswith(prompter.text(head) + " ")
+    assert len(first.messages[0].content.split()) == 4 + 60 - 20

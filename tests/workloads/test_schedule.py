@@ -112,7 +112,44 @@ def test_a_closed_loop_goes_on_for_ever_without_due_times():
     assert (counted.requests, counted.stages[-1].end_ns) == (50, None)
 
 
+def test_users_with_a_period_are_staggered():
+    schedule = single(users=4, every="10s", duration="30s", warmup="5s")
+    due = [s.due_ns / 1e9 for s in schedule.sessions()]
+    assert due == [2.5 * i for i in range(14)]  # each of four users every 10 s, a quarter of that apart
+    assert stages(schedule) == [("warmup", 0, 5, False), ("main", 5, 35, True)]
+    assert (schedule.loop, schedule.concurrency, schedule.stages[-1].offered_rps) == ("open", None, 0.4)
+
+
+def test_a_stage_may_be_a_ramp():
+    ramp = [{"rate": "2/s", "duration": "10s"}, {"from": "2/s", "to": "8/s", "duration": "30s"}]
+    schedule = single(arrivals={"process": "constant"}, stages=ramp, warmup="1s")
+    assert [s.offered_rps for s in schedule.stages] == [2, 2, 5]
+    due = [s.due_ns / 1e9 - 11 for s in schedule.sessions()][22:]
+    assert [2 * t + t**2 / 10 for t in due] == pytest.approx(list(range(150)), abs=1e-6)
+
+
+def test_bursts_and_waves_begin_anew_in_each_stage():
+    bursts = {"process": "onoff", "rate": "20/s", "burst": "1s", "pause": "3s"}
+    due = [s.due_ns / 1e9 for s in single(arrivals=bursts, duration="40s", warmup="5s").sessions()]
+    assert max((t if t < 5 else t - 5) % 4 for t in due) < 1
+    wave = {"process": "sine", "rate": "50/s", "period": "40s", "amplitude": 1}
+    due = [s.due_ns / 1e9 for s in single(arrivals=wave, duration="40s").sessions()]
+    up = sum(t < 20 for t in due)
+    assert up / len(due) == pytest.approx(0.5 + 1 / 3.14159, abs=0.04)  # the integral of 1 + sin over half a period
+
+
+def test_a_rate_of_requests_is_divided_by_the_turns_on_a_ramp_too():
+    arrivals = {"process": "constant", "unit": "requests"}
+    ramp = [{"from": "2/s", "to": "8/s", "duration": "30s"}]
+    schedule = single(arrivals=arrivals, stages=ramp, classes={"c": {"turns": 5}})
+    assert len(list(schedule.sessions())) == 30
+    assert schedule.stages[0].offered_rps == 5
+
+
 LOADS = [
+    {"arrivals": {"rate": "20/s", "process": "onoff", "burst": "1s", "pause": "2s"}, "duration": "20s"},
+    {"arrivals": {"rate": "20/s", "process": "sine", "period": "9s", "amplitude": 0.7}, "requests": 300},
+    {"stages": [{"from": "5/s", "to": "40/s", "duration": "10s"}]},
     {"arrivals": {"rate": "20/s"}, "duration": "20s", "warmup": "2s"},
     {"arrivals": {"rate": "20/s", "process": "gamma", "cv": 3}, "requests": 300},
     {"stages": [{"rate": "5/s", "duration": "10s"}, {"rate": "40/s", "duration": "10s"}]},
@@ -170,3 +207,23 @@ def test_a_class_keeps_its_lengths_when_another_one_changes():
         return [[t.input_tokens for r in s.rounds for t in r.turns] for s in plan if s.class_name == "chat"]
 
     assert lengths(5) == lengths({"law": "normal", "mean": 50, "std": 9})
+
+
+def test_primers_are_the_prefixes_that_prompts_share():
+    assert list(planned().primers()) == []
+    classes = {
+        "chat": {"system_tokens": 10},
+        "rag": {"shape": "rag", "system_tokens": 20, "documents": {"count": 3, "tokens": 100, "top_k": 2}},
+        "bare": {},
+    }
+    schedule = single(classes=classes, warm=True, concurrency=1)
+    primers = list(schedule.primers())
+    assert [[p.tokens for p in t.passages] for t in primers] == [[10, 1], *[[20, 100, 1]] * 3]
+    assert {t.output_tokens for t in primers} == {1}
+    assert [t.input_tokens for t in primers] == [11, 121, 121, 121]
+    plan = list(islice(schedule.sessions(), 50))
+    turns = [t for s in plan for r in s.rounds for t in r.turns]
+    assert not {t.request_id for t in turns} & {t.request_id for t in primers}
+    begins = {tuple(p.key for p in t.passages[:-1]) for t in primers}
+    assert {tuple(p.key for p in t.passages[:-1])[:2] for t in turns if t.passages[:-1]} <= begins
+    assert list(schedule.shard(1, 2).primers()) == primers

@@ -115,3 +115,40 @@ def test_even_popularity():
 def test_a_class_may_have_its_own_model_and_body():
     (session,) = sessions(1, model="small", body={"temperature": 0.5})
     assert turns(session)[0].body == {"model": "small", "temperature": 0.5}
+
+
+COLD = [
+    {"turns": 3, "system_tokens": 30, "input_tokens": 10, "output_tokens": 5},
+    {"turns": 3, "input_tokens": 1, "output_tokens": 2, "history": "scripted"},
+    {"shape": "agent", "steps": 4, "tools": 1, "parallel": {"probability": 1, "width": 2}, "input_tokens": 9},
+    {"shape": "rag", "documents": {"count": 3, "tokens": 20, "top_k": 2}, "system_tokens": 50},
+]
+
+
+@pytest.mark.parametrize("spec", COLD, ids=lambda spec: spec.get("shape", "chat"))
+def test_cold_prompts_all_begin_otherwise_and_are_as_long_as_planned(spec):
+    plan = build(Workload.model_validate({"cold": True, "classes": {"c": spec}}), 5).sessions()
+    prompter = Prompter(5)
+    begins = []
+    for session in (next(plan) for _ in range(20)):
+        history: list[Message] = []
+        for this in session.rounds:
+            said = list(history)
+            for turn in this.turns:
+                request = prompter.request(turn, history, keep_text=False)
+                begins.append(" ".join(request.messages[0].content.split()[:4]))
+                assert sum(len(m.content.split()) for m in request.messages) == turn.input_tokens
+                said += [*request.messages[len(history) :], prompter.answer(turn, None)]
+            history = said
+    assert len(set(begins)) == len(begins) >= 20
+
+
+def test_a_cold_prompt_is_no_longer_than_a_warm_one():
+    spec = {"turns": 2, "system_tokens": 30, "input_tokens": 10, "output_tokens": 5}
+
+    def lengths(*, cold):
+        plan = build(Workload.model_validate({"cold": cold, "classes": {"c": spec}}), 5).sessions()
+        return [t.input_tokens for t in turns(next(plan))]
+
+    assert lengths(cold=False) == [40, 55]
+    assert lengths(cold=True) == [40, 55]

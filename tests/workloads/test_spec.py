@@ -22,6 +22,7 @@ classes:
   agent: {weight: 1, shape: agent, steps: {law: uniform, low: 4, high: 12}, tools: 6, output_tokens: 120,
           tool_time: {law: lognormal, mean: 2s, p95: 6s}, tool_result_tokens: 500,
           parallel: {probability: 0.2, width: 3}, model: small, body: {temperature: 0}}
+cold: true
 stall: {floor: 200ms, factor: 5}
 good: {ttft: 1s, gap_p99: 200ms}
 slo:
@@ -43,6 +44,7 @@ def load(tmp_path, monkeypatch):
 
 def test_every_key_is_read(load):
     workload = load(EVERY_KEY)
+    assert (workload.cold, workload.warm) == (True, False)
     assert (workload.duration, workload.warmup, workload.drain, workload.seed) == (60.0, 10.0, 30.0, 7)
     assert workload.arrivals.rate == 4.0
     assert workload.classes["chat"].think_time.p95 == 20.0
@@ -51,8 +53,21 @@ def test_every_key_is_read(load):
     assert (workload.stall.floor, workload.good) == (0.2, {"ttft": 1.0, "gap_p99": 0.2})
 
 
-def test_what_is_resolved_loads_as_the_same_workload(load):
-    for text in (EVERY_KEY, "{}", "stages: [{rate: 2/s, duration: 30s}, {rate: 480/m, duration: 500ms}]"):
+def test_what_is_resolved_loads_as_the_same_workload(load, tmp_path):
+    (tmp_path / "n.txt").write_text("3\n")
+    laws = "{input_tokens: {law: zipf, s: 1.1, high: 99}, output_tokens: {law: empirical, file: n.txt, max: 50}}"
+    for text in (
+        EVERY_KEY,
+        "{}",
+        "stages: [{rate: 2/s, duration: 30s}, {rate: 480/m, duration: 500ms}, {from: 1/s, to: 2/s, duration: 1m}]",
+        "{users: 20, every: 10s, warm: true}",
+        "arrivals: {process: onoff, rate: 2/s, burst: 10s, pause: 20s}",
+        "arrivals: {process: sine, rate: 2/s, period: 1h, amplitude: 0.5}",
+        "classes: {c: " + laws + "}",
+        "classes: {c: {lengths: {law: pairs, pairs: [[100, 200, 3], [4000, 50]]}}}",
+        "trace: {file: n.txt, format: mooncake, speed: 2, window: [0s, 10m], sample: 0.1, max_input_tokens: 9}",
+        "{trace: {file: n.txt, format: sharegpt}, concurrency: 4}",
+    ):
         workload = load(text)
         through_json = json.loads(json.dumps(workload.resolved()))
         assert Workload.model_validate(through_json) == workload
@@ -76,6 +91,14 @@ def test_stages_have_poisson_arrivals_unless_told(load):
     assert load(text).arrivals.process == "poisson"
     constant = load(text, {"arrivals.process": "constant"})
     assert (constant.arrivals.process, [s.rate for s in constant.stages]) == ("constant", [2.0, 8.0])
+
+
+def test_a_timed_trace_needs_no_load_and_no_length(load, tmp_path):
+    (tmp_path / "t").write_text("")
+    timed = load("trace: {file: t, format: azure}")
+    assert (timed.concurrency, timed.arrivals, timed.duration) == (None, None, None)
+    timeless = load("trace: {file: t, format: sharegpt}")
+    assert (timeless.concurrency, timeless.duration) == (1, 60.0)
 
 
 def test_aliases_may_save_typing(load):
@@ -106,6 +129,12 @@ OVERRIDES = [
     ),
     ({"classes.rag.documents.order": "ranked"}, lambda w: w.classes["rag"].documents.order, "ranked"),
     ({"slo.rag": ["ttft.p95<1s"]}, lambda w: (list(w.slo), w.slo["rag"]), (["all", "chat", "rag"], ["ttft.p95<1s"])),
+    ({"users": 5, "every": "2s"}, lambda w: (w.users, w.every, w.arrivals), (5, 2.0, None)),
+    (
+        {"stages": "[{from: 1/s, to: 2/s, duration: 3s}]", "arrivals": "{process: gamma, cv: 2}"},
+        lambda w: (w.stages[0].ends(), w.duration, w.arrivals.cv),
+        ((1.0, 2.0), None, 2.0),
+    ),
     ({"name": "other"}, lambda w: w.name, "other"),
 ]
 

@@ -27,13 +27,14 @@ BAD_FILES = [  # the file, where it is wrong, and what the message says
     (
         "arrivals: {rate: 4/s, proces: constant}",
         "w.yaml:1 arrivals.proces",
-        "unknown key 'proces', did you mean 'process'? expected one of: process, rate, unit, cv",
+        "unknown key 'proces', did you mean 'process'? expected one of: process, rate, unit, "
+        "cv, burst, pause, period, amplitude",
     ),
     (
         "classes:\n  c:\n    outptu_tokens: 3",
         "w.yaml:3 classes.c.outptu_tokens",
         "unknown key 'outptu_tokens', did you mean 'output_tokens'? expected one of: weight, input_tokens, "
-        "output_tokens, system_tokens, model, body, shape, turns, think_time, history",
+        "output_tokens, system_tokens, model, body, lengths, shape, turns, think_time, history",
     ),
     (
         "duration: 60",
@@ -78,7 +79,7 @@ BAD_FILES = [  # the file, where it is wrong, and what the message says
     (
         "arrivals: {rate: 1/s}\nconcurrency: 4",
         "w.yaml:2 concurrency",
-        "expected one kind of load: concurrency, or arrivals and stages, got 4",
+        "expected one kind of load: concurrency, users, or arrivals and stages, got 4",
     ),
     (
         "arrivals: {}",
@@ -107,18 +108,160 @@ BAD_FILES = [  # the file, where it is wrong, and what the message says
     ),
     (
         "users: 20",
+        "w.yaml:1 every",
+        "expected users and every, as in users: 20 and every: 10s, got nothing",
+    ),
+    (
+        "every: 10s",
         "w.yaml:1 users",
-        "not supported yet: a fixed period per user (use concurrency)",
+        "expected users and every, as in users: 20 and every: 10s, got nothing",
+    ),
+    (
+        "users: 20\nevery: 10s\nstages: [{rate: 2/s, duration: 3s}]",
+        "w.yaml:1 users",
+        "expected one kind of load: concurrency, users, or arrivals and stages, got 20",
+    ),
+    (
+        "stages: [{duration: 3s}]",
+        "w.yaml:1 stages.0.rate",
+        "expected a rate such as 4/s, or from and to, got nothing",
+    ),
+    (
+        "stages:\n- {from: 1/s, duration: 3s}",
+        "w.yaml:2 stages.0.to",
+        "expected a rate such as 4/s, got nothing",
+    ),
+    (
+        "stages:\n- {rate: 1/s, to: 2/s, duration: 3s}",
+        "w.yaml:2 stages.0.rate",
+        "expected either a rate, or from and to, got '1/s'",
+    ),
+    (
+        "arrivals: {process: onoff, burst: 1s, pause: 2s}\nstages: [{from: 1/s, to: 2/s, duration: 3s}]",
+        "w.yaml:2 stages.0.from",
+        "process onoff cannot be on a ramp: give a rate",
     ),
     (
         "trace: {file: x}",
-        "w.yaml:1 trace",
-        "not supported yet: replay of a trace (use arrivals)",
+        "w.yaml:1 trace.format",
+        "expected this key, got nothing",
     ),
     (
-        "arrivals: {process: sine, rate: 1/s}",
+        "trace:\n  format: azure\n  file: x",
+        "w.yaml:3 trace.file",
+        "expected a file that exists, got 'x'",
+    ),
+    (
+        "trace: {file: w.yaml, format: azure, window: [3s, 3s]}",
+        "w.yaml:1 trace.window",
+        "expected a window that ends after it starts, such as [0s, 10m], got ['3s', '3s']",
+    ),
+    (
+        "trace: {file: w.yaml, format: azure, window: [0s, 3s, 4s]}",
+        "w.yaml:1 trace.window",
+        "expected at most 2 entries, got ['0s', '3s', '4s']",
+    ),
+    (
+        "trace: {file: w.yaml, format: sharegpt, speed: 2}",
+        "w.yaml:1 trace.speed",
+        "a sharegpt trace has no times: drop this key",
+    ),
+    (
+        "trace: {file: w.yaml, format: azure}\narrivals: {rate: 3/s}",
+        "w.yaml:2 arrivals",
+        "the azure trace has times of its own: drop this key",
+    ),
+    (
+        "trace: {file: w.yaml, format: azure}\nconcurrency: 4",
+        "w.yaml:2 concurrency",
+        "the azure trace has times of its own: drop this key",
+    ),
+    (
+        "trace: {file: w.yaml, format: azure, sample: 0}",
+        "w.yaml:1 trace.sample",
+        "expected more than 0, got 0",
+    ),
+    (
+        "trace: {file: w.yaml, format: sharegpt}\nclasses: {a: {}, b: {}}",
+        "w.yaml:2 classes",
+        "a sharegpt trace is one class of conversations: keep one of shape chat",
+    ),
+    (
+        "arrivals: {process: trace, rate: 1/s}",
         "w.yaml:1 arrivals.process",
-        "not supported yet: arrival process sine (use constant, poisson or gamma)",
+        "a trace is a key of its own: trace: {file: …, format: …}",
+    ),
+    (
+        "arrivals: {process: sine, rate: 1/s, period: 1h}",
+        "w.yaml:1 arrivals.amplitude",
+        "expected an amplitude of 0 to 1 such as 0.5 with process sine, got nothing",
+    ),
+    (
+        "arrivals: {process: sine, rate: 1/s, period: 1h, amplitude: 1.5}",
+        "w.yaml:1 arrivals.amplitude",
+        "expected at most 1, got 1.5",
+    ),
+    (
+        "arrivals: {process: onoff, rate: 1/s, burst: 10s}",
+        "w.yaml:1 arrivals.pause",
+        "expected the length of a pause such as 20s with process onoff, got nothing",
+    ),
+    (
+        "arrivals: {process: onoff, rate: 1/s, burst: 10s, pause: 0s}",
+        "w.yaml:1 arrivals.pause",
+        "expected more than 0, got '0s'",
+    ),
+    (
+        "cold: yes\nwarm: yes",
+        "w.yaml:2 warm",
+        "cold shares nothing that could be made warm: drop one of the two",
+    ),
+    (
+        "cold: 1",
+        "w.yaml:1 cold",
+        "expected true or false, got 1",
+    ),
+    (
+        "classes:\n  c: {input_tokens: {law: zipf, s: 1, low: 5, high: 4}}",
+        "w.yaml:2 classes.c.input_tokens.high",
+        "expected high of at least low (5), got 4",
+    ),
+    (
+        "classes:\n  c: {think_time: {law: zipf, s: 1, high: 4}}",
+        "w.yaml:2 classes.c.think_time.law",
+        "zipf is a law of whole numbers: take lognormal for times",
+    ),
+    (
+        "classes:\n  c: {input_tokens: {law: empirical, file: none.txt}}",
+        "w.yaml:2 classes.c.input_tokens.file",
+        "none.txt cannot be read: No such file or directory",
+    ),
+    (
+        "classes:\n  c: {input_tokens: {law: empirical, file: w.yaml}}",
+        "w.yaml:2 classes.c.input_tokens.file",
+        "w.yaml:1 has 'classes:' where a whole number of at least 0 was expected",
+    ),
+    (
+        "classes:\n  c: {lengths: {law: pairs, pairs: [[1, 2], [3]]}}",
+        "w.yaml:2 classes.c.lengths.pairs.1",
+        "expected [input tokens, output tokens] or [input tokens, output tokens, weight], got [3]",
+    ),
+    (
+        "classes:\n  c: {lengths: {law: pairs}}",
+        "w.yaml:2 classes.c.lengths",
+        "expected pairs or a file of them, one of the two, got {'law': 'pairs'}",
+    ),
+    (
+        "classes:\n  c:\n    lengths: {law: pairs, pairs: [[1, 2]]}\n    output_tokens: 3",
+        "w.yaml:4 classes.c.output_tokens",
+        "lengths has pairs of both: drop this key",
+    ),
+    (
+        "classes:\n  c: {shape: agent, lengths: {law: pairs, pairs: [[1, 2]]}}",
+        "w.yaml:2 classes.c.lengths",
+        "unknown key 'lengths'; expected one of: weight, input_tokens, output_tokens, "
+        "system_tokens, model, body, shape, steps, tools, tool_definition_tokens, tool_time, tool_result_tokens, "
+        "parallel, history",
     ),
     (
         "arrivals: {process: gamma, rate: 1/s}",
@@ -128,7 +271,7 @@ BAD_FILES = [  # the file, where it is wrong, and what the message says
     (
         "arrivals: {rate: 1/s, cv: 2}",
         "w.yaml:1 arrivals.cv",
-        "only process gamma has a cv: drop this key",
+        "only process gamma has a key cv: drop it",
     ),
     (
         "classes: {}",
@@ -163,7 +306,7 @@ BAD_FILES = [  # the file, where it is wrong, and what the message says
     (
         "classes:\n  c: {input_tokens: {mean: 3}}",
         "w.yaml:2 classes.c.input_tokens.law",
-        "expected one of 'constant', 'uniform', 'normal', 'lognormal', 'geometric', got nothing",
+        "expected one of 'constant', 'uniform', 'normal', 'lognormal', 'geometric', 'zipf', 'empirical', got nothing",
     ),
     (
         "classes:\n  c: {input_tokens: {law: normal, mean: 3}}",
@@ -335,7 +478,8 @@ BAD_OVERRIDES = [
     (
         {"arrivals.rte": "4"},
         "command line arrivals.rte",
-        "unknown key 'rte', did you mean 'rate'? expected one of: process, rate, unit, cv",
+        "unknown key 'rte', did you mean 'rate'? expected one of: process, rate, unit, "
+        "cv, burst, pause, period, amplitude",
     ),
     (
         {"requests": 10, "duration": "5s"},
@@ -345,7 +489,7 @@ BAD_OVERRIDES = [
     (
         {"concurrency": 2, "arrivals.rate": 5},
         "command line concurrency",
-        "expected one kind of load: concurrency, or arrivals and stages, got 2",
+        "expected one kind of load: concurrency, users, or arrivals and stages, got 2",
     ),
     # The line is the file's where the value at fault is.
     (
@@ -361,6 +505,17 @@ def test_bad_overrides_are_told_in_one_line(load, overrides, where, what):
     with pytest.raises(WorkloadError) as raised:
         load(GOOD, overrides)
     assert str(raised.value) == f"{where}: {what}"
+
+
+@pytest.mark.parametrize("name", ["x" * 5000, "a\0b", "\ud800", ".", "/dev/null/x"])
+def test_names_of_files_that_cannot_be_are_told(name):
+    for law in ({"law": "empirical", "file": name}, {"law": "pairs", "file": name}):
+        key = "input_tokens" if law["law"] == "empirical" else "lengths"
+        with pytest.raises(WorkloadError) as raised:
+            load_workload("rag", {f"classes.rag.{key}": law})
+        assert "\n" not in str(raised.value)
+    with pytest.raises(WorkloadError, match=r"^command line trace.file: expected (text|a file that exists), got "):
+        load_workload("chat", {"trace": {"file": name, "format": "csv"}})
 
 
 def complaint(name, overrides=None):
@@ -383,11 +538,29 @@ def test_whatever_is_in_the_file_the_error_is_one_line(tmp_path_factory, text):
 @settings(deadline=None)
 @given(
     st.dictionaries(
-        st.sampled_from(["arrivals", "classes", "duration", "slo", "stages", "classes.chat.turns", "seed", "good"]),
+        st.sampled_from(
+            [
+                "arrivals",
+                "classes",
+                "duration",
+                "slo",
+                "stages",
+                "classes.chat.turns",
+                "seed",
+                "good",
+                "trace",
+                "users",
+                "every",
+                "classes.chat.lengths",
+                "classes.chat.input_tokens",
+                "trace.file",
+            ]
+        ),
         st.recursive(
             st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9),
             lambda inner: (
-                st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["law", "mean", "rate", "chat"]), inner)
+                st.lists(inner, max_size=3)
+                | st.dictionaries(st.sampled_from(["law", "mean", "rate", "chat", "file", "format", "pairs"]), inner)
             ),
             max_leaves=6,
         ),
