@@ -60,12 +60,14 @@ def _meant_fresh(run: Run) -> Bools:
 
 
 def _prompt_length(run: Run, ok: Bools) -> Text:
-    asked, got = run.column("asked_input_tokens")[ok], run.column("prompt_tokens")[ok]
+    # Later turns carry the model's own answers, which are not ours to plan.
+    first = ok & (run.column("turn") == 1)
+    asked, got = run.column("asked_input_tokens")[first], run.column("prompt_tokens")[first]
     both = ~np.isnan(asked) & ~np.isnan(got) & (asked > 0)
     if not both.any():
         return None
     off = float(got[both].sum() / asked[both].sum() - 1)
-    if abs(off) <= 0.02:
+    if abs(off) <= 0.02 or abs(float((got[both] - asked[both]).mean())) <= 2:
         return None
     return (
         f"prompts are {off:+.1%} off the plan (mean {got[both].mean():.0f} prompt tokens by the server's count, "

@@ -4,18 +4,22 @@ Every request here carries the header `x-loadgen-probe`, so that a server's log 
 is in any number.
 """
 
-import random
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TypeAlias
 
 import httpx
+import numpy as np
+from numpy.typing import NDArray
 
 from loadgen.access import Access
 from loadgen.error_text import error_message
 from loadgen.errors import UsageError
 from loadgen.openai_api import BodyOptions, request_body
-from workloads.prompts import Calibration, Prompter
-from workloads.request import Message, Passage, Request
+from workloads.prompts import Calibration, words
+from workloads.request import Message, Request
 
-SHORT_WORDS, LONG_WORDS = 100, 600
+FEW_WORDS = 64
+FIT_TEXTS = 8
 
 
 async def find_model(access: Access) -> str:
@@ -45,50 +49,110 @@ async def list_models(client: httpx.AsyncClient, access: Access) -> list[str] | 
         return None
 
 
-async def calibrate(access: Access, options: BodyOptions) -> tuple[Calibration, str | None]:
-    """How many tokens our words and the model's template come to, by the server's own count.
+class _NoCountError(Exception):
+    """The server does not say how long a prompt is, and why."""
 
-    Three one-token requests are enough: two texts of different length give the tokens per word and the template's
-    share, and a third in two messages gives what each further message adds. Where the server does not state usage the
-    defaults are taken, and the second value says so.
+
+async def calibrate(access: Access, options: BodyOptions) -> tuple[Calibration, str | None]:
+    """How many tokens each of our words and the model's template come to, by the server's own count.
+
+    Four one-token requests are enough where every word is one token, as with the usual vocabularies. Elsewhere the
+    server's /tokenize tells each word's tokens; where it has none, a few more requests fit them to the words' lengths.
+    If the server does not count prompts at all, the defaults are taken, and the second value says so.
 
     Raises:
         NoVerdictError: the server cannot be reached.
     """
-    prompter = Prompter(seed=random.getrandbits(48))
-    short_text, long_text = (prompter.text(Passage("user", (n,), n)) for n in (SHORT_WORDS, LONG_WORDS))
-    prompts = [(short_text,), (long_text,), (short_text, long_text)]
-    counts = []
     async with access.client() as client:
-        for texts in prompts:
-            count, problem = await _prompt_tokens(client, access, options, texts)
-            if count is None:
-                return Calibration(), f"prompt lengths are not calibrated: {problem}"
-            counts.append(count)
-    short, long, both = counts
-    per_word = (long - short) / (LONG_WORDS - SHORT_WORDS)
-    if per_word <= 0:
-        return Calibration(), "prompt lengths are not calibrated: the server's count does not grow with the prompt"
-    overhead = short - per_word * SHORT_WORDS
-    per_message = both - per_word * (SHORT_WORDS + LONG_WORDS) - overhead
-    return Calibration(per_word, overhead, max(0.0, per_message)), None
+
+        async def count(*messages: tuple[str, str]) -> int:
+            return await _prompt_tokens(client, access, options, [Message(role, text) for role, text in messages])
+
+        try:
+            return await _measured(client, access, options, count), None
+        except _NoCountError as problem:
+            return Calibration(), f"prompt lengths are not calibrated: {problem}"
+
+
+Count: TypeAlias = Callable[..., Awaitable[int]]
+
+
+async def _measured(client: httpx.AsyncClient, access: Access, options: BodyOptions, count: Count) -> Calibration:
+    some, more = _text(range(FEW_WORDS)), _text(range(FEW_WORDS, 2 * FEW_WORDS))
+    few = await count(("user", some))
+    every = await count(("user", _text(range(len(words())))))
+    if every - few == len(words()) - FEW_WORDS:
+        word_tokens = np.ones(len(words()))
+    else:
+        told = await _tokenized(client, access, options)
+        word_tokens = await _fitted(count) if told is None else told
+    first, second = float(word_tokens[:FEW_WORDS].sum()), float(word_tokens[FEW_WORDS : 2 * FEW_WORDS].sum())
+    frame = few - first
+    system = await count(("system", some), ("user", more)) - frame - first - second
+    if options.endpoint == "completions":
+        return Calibration(word_tokens, frame, system, system)
+    spoken = await count(("user", some), ("assistant", more), ("user", some)) - frame - 2 * first - second
+    return Calibration(word_tokens, frame, system, spoken / 2)
+
+
+def _text(indices: Iterable[int]) -> str:
+    return " ".join(words()[list(indices)].tolist())
+
+
+async def _fitted(count: Count) -> NDArray[np.float64]:
+    """Tokens of each word as a line over its length, from texts of short, middling and long words."""
+    lengths = np.array([len(word) for word in words()])
+    blocks = np.array_split(np.argsort(lengths, kind="stable"), FIT_TEXTS)
+    rows = [[len(block), float(lengths[block].sum()), 1.0] for block in blocks]
+    counts = [await count(("user", _text(block.tolist()))) for block in blocks]
+    (per_word, per_char, _), *_ = np.linalg.lstsq(np.array(rows), np.array(counts, dtype=float), rcond=None)
+    fitted = per_word + per_char * lengths
+    if fitted.min() <= 0:
+        raise _NoCountError("the server's count does not grow with the prompt")
+    return np.asarray(fitted, dtype=np.float64)
+
+
+async def _tokenized(client: httpx.AsyncClient, access: Access, options: BodyOptions) -> NDArray[np.float64] | None:
+    """Tokens of each word by the server's own tokenizer, if it offers one: each word on a line of its own, and the
+    most frequent token, the line break's, parts them."""
+    text = "\n".join(f" {word}" for word in words())
+    root = access.target.base.removesuffix("/v1")
+    for body in ({"model": options.model, "prompt": text, "add_special_tokens": False}, {"content": text}):
+        async with access.ask(client, "POST", f"{root}/tokenize", body) as answer:
+            await answer.aread()
+        try:
+            tokens = list(answer.json()["tokens"]) if answer.is_success else []
+            parted = _parted([int(token) for token in tokens])
+        except (ValueError, KeyError, TypeError):
+            continue
+        if parted is not None:
+            return parted
+    return None
+
+
+def _parted(tokens: list[int]) -> NDArray[np.float64] | None:
+    """How many tokens lie between line breaks; None if that does not come to one run a word."""
+    if not tokens:
+        return None
+    line_break = max(set(tokens), key=tokens.count)
+    ends = np.flatnonzero(np.array([*tokens, line_break]) == line_break)
+    runs = np.diff(ends, prepend=-1) - 1
+    return runs.astype(np.float64) if len(runs) == len(words()) and runs.min() > 0 else None
 
 
 async def _prompt_tokens(
-    client: httpx.AsyncClient, access: Access, options: BodyOptions, texts: tuple[str, ...]
-) -> tuple[int | None, str]:
-    """The server's count of a prompt, or why there is none."""
-    roles = ["user"] if len(texts) == 1 else ["system", "user"]
-    messages = tuple(Message(role, text) for role, text in zip(roles, texts, strict=True))
-    body = request_body(Request("probe", messages, 0, 1), options)
+    client: httpx.AsyncClient, access: Access, options: BodyOptions, messages: list[Message]
+) -> int:
+    """The server's count of a prompt. Raises _NoCountError."""
+    body = request_body(Request("probe", tuple(messages), 0, 1), options)
     body = {**body, "stream": False}
     body.pop("stream_options", None)
     async with access.ask(client, "POST", access.target.path, body) as answer:
         await answer.aread()
     if not answer.is_success:
-        return None, f"HTTP {answer.status_code}: {error_message(answer.content) or answer.reason_phrase}"
+        raise _NoCountError(f"HTTP {answer.status_code}: {error_message(answer.content) or answer.reason_phrase}")
     try:
         usage = answer.json()["usage"]
-        return int(usage.get("prompt_tokens", usage.get("input_tokens"))), ""
+        return int(usage.get("prompt_tokens", usage.get("input_tokens")))
     except (ValueError, KeyError, TypeError, AttributeError):
-        return None, "the server states no usage"
+        raise _NoCountError("the server states no usage") from None
