@@ -19,7 +19,7 @@ from workloads.prompts import Calibration, words
 from workloads.request import Message, Request
 
 FEW_WORDS = 64
-FIT_TEXTS = 8
+FIT_TEXTS = 4
 
 
 async def find_model(access: Access) -> str:
@@ -100,9 +100,10 @@ def _text(indices: Iterable[int]) -> str:
 
 
 async def _fitted(count: Count) -> NDArray[np.float64]:
-    """Tokens of each word as a line over its length, from texts of short, middling and long words."""
+    """Tokens of each word as a line over its length, from texts of few and many, short and long words."""
     lengths = np.array([len(word) for word in words()])
     blocks = np.array_split(np.argsort(lengths, kind="stable"), FIT_TEXTS)
+    blocks += [block[: len(block) // 4] for block in blocks]  # tells the template's share from a word's
     rows = [[len(block), float(lengths[block].sum()), 1.0] for block in blocks]
     counts = [await count(("user", _text(block.tolist()))) for block in blocks]
     (per_word, per_char, _), *_ = np.linalg.lstsq(np.array(rows), np.array(counts, dtype=float), rcond=None)

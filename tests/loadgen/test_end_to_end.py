@@ -36,7 +36,8 @@ GOOD = answer(role(), content("Hello"), content(" world"), finish("length"), usa
 CONTRACT = {
     "format_version": None,
     "run": "id workload target model endpoint started_at duration_s seed loop complete timestamp_source",
-    "requests": "planned sent ok failed not_sent skipped cancelled censored error_rate by_outcome by_finish_reason errors",
+    "requests": "planned sent ok failed not_sent skipped cancelled censored error_rate by_outcome by_finish_reason "
+    "errors",
     "metrics": "ttft_s ttft_due_s ttfat_s itl_s gap_s tpot_s e2e_s e2e_due_s send_lag_s connect_s",
     "undefined": None,
     "tokens": "prompt cached output reasoning failed_output source per_event events_per_read",
@@ -225,7 +226,9 @@ def test_the_first_requests_that_all_fail_end_the_run(tmp_path: Path) -> None:
 def test_the_key_is_sent_and_is_nowhere_else(small: str, tmp_path: Path) -> None:
     def scold(request: Received) -> list[Step]:
         titles.extend(path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists())
-        return json_answer({"error": {"message": f"Incorrect API key provided: {request.headers['authorization']}"}}, 401)
+        return json_answer(
+            {"error": {"message": f"Incorrect API key provided: {request.headers['authorization']}"}}, 401
+        )
 
     titles: list[bytes] = []
     words = [small, "--out", str(tmp_path / "run"), "-H", f"x-other: {SECRET}-2", "--save-text", "--api-key", SECRET]

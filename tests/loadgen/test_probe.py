@@ -1,0 +1,186 @@
+"""Calibration and probe against servers that count, refuse and answer in different ways."""
+
+import asyncio
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from loadgen.access import Access
+from loadgen.calibrate import calibrate, find_model
+from loadgen.errors import NoVerdictError, UsageError
+from loadgen.openai_api import BodyOptions
+from loadgen.probe import explore, find_options
+from loadgen.probe_text import findings_json, render_findings
+from loadgen.target import parse_target
+from tests.loadgen.scripted import (
+    DONE,
+    Received,
+    ScriptedServer,
+    Step,
+    answer,
+    content,
+    finish,
+    json_answer,
+    reasoning,
+    refused_url,
+    role,
+    usage,
+)
+from workloads.prompts import Prompter, words
+from workloads.request import Passage, Turn
+
+Server = Callable[[Received], list[Step]]
+TEMPLATE = {"system": 5, "user": 7, "assistant": 4}
+
+
+def by_words(text: str) -> int:
+    return len(text.split())
+
+
+def by_syllables(text: str) -> int:
+    """A tiny vocabulary: a word is as many tokens as it has pieces of three letters."""
+    return sum(-(-len(word) // 3) for word in text.split())
+
+
+def counting(tokens: Callable[[str], int], tokenize: bool = False) -> Server:
+    def serve(request: Received) -> list[Step]:
+        if request.path == "/tokenize":
+            return json_answer({"tokens": pieces(request.json["prompt"])} if tokenize else {}, 200 if tokenize else 404)
+        messages = request.json["messages"]
+        count = 10 + sum(TEMPLATE[m["role"]] + tokens(m["content"]) for m in messages)
+        return json_answer({"choices": [], "usage": {"prompt_tokens": count, "completion_tokens": 1}})
+
+    return serve
+
+
+def pieces(text: str) -> list[int]:
+    """As by_syllables; token 1 is the line break, every other piece has a number of its own."""
+    numbers = itertools.count(2)
+    lines = [[next(numbers) for _ in range(by_syllables(line))] for line in text.split("\n")]
+    return [token for n, line in enumerate(lines) for token in ([1, *line] if n else line)]
+
+
+def with_server(serve: Any, act: Callable[[Access], Any]) -> tuple[Any, ScriptedServer]:
+    async def run() -> tuple[Any, ScriptedServer]:
+        async with ScriptedServer(serve) as server:
+            return await act(Access(parse_target(server.url, "chat"))), server
+
+    return asyncio.run(asyncio.wait_for(run(), 30))
+
+
+COUNTS = {
+    "one token a word": (by_words, False),
+    "pieces, told by /tokenize": (by_syllables, True),
+    "four characters a token": (lambda text: len(text) // 4, False),
+}
+
+
+@pytest.mark.parametrize("case", COUNTS)
+@pytest.mark.parametrize("tokens", [60, 500, 2000])
+def test_prompts_come_out_at_the_planned_length(case: str, tokens: int) -> None:
+    count, tokenize = COUNTS[case]
+    (calibration, note), server = with_server(
+        counting(count, tokenize), lambda access: calibrate(access, BodyOptions("m"))
+    )
+    assert note is None
+    assert all(request.headers["x-loadgen-probe"] == "1" for request in server.requests)
+    prompter = Prompter(1, calibration)
+    for number in range(20):
+        passages = (Passage("system", (number, 0), 20), Passage("user", (number, 1), tokens - 20))
+        request = prompter.request(Turn("r", 1, passages, tokens, 1), (), keep_text=False)
+        got = 10 + sum(TEMPLATE[m.role] + count(m.content) for m in request.messages)
+        assert abs(got - tokens) <= max(2, tokens / 100)
+
+
+def test_a_server_without_counts_is_said_to_have_none() -> None:
+    (calibration, note), _ = with_server(
+        lambda _: json_answer({"choices": []}), lambda access: calibrate(access, BodyOptions("m"))
+    )
+    assert calibration.word_tokens is None
+    assert note == "prompt lengths are not calibrated: the server states no usage"
+
+
+def test_every_word_is_counted_by_tokenize() -> None:
+    (calibration, _), _ = with_server(counting(by_syllables, True), lambda access: calibrate(access, BodyOptions("m")))
+    assert np.array_equal(calibration.word_tokens, [by_syllables(word) for word in words()])
+
+
+# --- which fields -----------------------------------------------------------------------------------------------------
+
+WHOLE = answer(role(), reasoning("hm"), content("Hello"), content(" world"), finish(), usage(5, 3), DONE)
+
+
+def refusing(*names: str) -> Server:
+    def serve(request: Received) -> list[Step]:
+        flat = request.json | (request.json.get("stream_options") or {})
+        bad = [name for name in names if name in flat]
+        return json_answer({"error": {"message": f"unknown field {bad[0]}"}}, 400) if bad else WHOLE
+
+    return serve
+
+
+REFUSED = {
+    (): [],
+    ("ignore_eos",): ["ignore_eos"],
+    ("ignore_eos", "min_tokens"): ["ignore_eos", "min_tokens"],
+    ("stream_options",): ["stream_options.include_usage"],
+    ("max_tokens",): ["max_completion_tokens is sent instead"],
+    ("max_tokens", "min_tokens"): ["max_completion_tokens is sent instead", "min_tokens"],
+}
+
+
+@pytest.mark.parametrize("names", REFUSED)
+def test_refused_fields_are_left_out_and_told(names: tuple[str, ...]) -> None:
+    (options, notes), _ = with_server(refusing(*names), lambda access: find_options(access, BodyOptions("m")))
+    assert len(notes) == len(REFUSED[names])
+    assert all(words in note for words, note in zip(REFUSED[names], notes, strict=True))
+    assert options.ignore_eos is ("ignore_eos" not in names)
+    assert options.min_tokens is ("min_tokens" not in names)
+    assert options.include_usage is ("stream_options" not in names)
+
+
+def test_a_server_that_refuses_everything_is_left_to_the_run() -> None:
+    (options, notes), _ = with_server(refusing("messages"), lambda access: find_options(access, BodyOptions("m")))
+    assert (options, notes) == (BodyOptions("m"), [])
+
+
+def test_explore() -> None:
+    def serve(request: Received) -> list[Step]:
+        return json_answer({"data": [{"id": "m"}]}) if request.method == "GET" else WHOLE
+
+    (access, found), _ = with_server(serve, lambda access: both(access))
+    text = render_findings(access, found)
+    assert "models          m" in text
+    assert "answer, thinking (field reasoning_content)" in text
+    assert "kept and used again" in text
+    facts = findings_json(access, found)
+    assert (facts["events"], facts["output_tokens"], facts["usage"], facts["running_usage"]) == (3, 3, True, False)
+
+
+async def both(access: Access) -> tuple[Access, Any]:
+    return access, await explore(access, BodyOptions("m"))
+
+
+# --- which model ------------------------------------------------------------------------------------------------------
+
+
+def test_the_one_model_is_found() -> None:
+    assert with_server(json_answer({"data": [{"id": "m"}]}), find_model)[0] == "m"
+
+
+LISTS = [json_answer({}, 404), json_answer({"data": []}), json_answer({"data": [{"id": "a"}, {"id": "b"}]})]
+
+
+@pytest.mark.parametrize("listed", LISTS)
+def test_no_or_several_models_need_a_choice(listed: list[Step]) -> None:
+    with pytest.raises(UsageError, match="--model"):
+        with_server(listed, find_model)
+
+
+def test_a_server_that_is_not_there() -> None:
+    access = Access(parse_target(refused_url(), "chat"))
+    with pytest.raises(NoVerdictError, match="Connection refused"):
+        asyncio.run(find_model(access))
