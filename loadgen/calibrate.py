@@ -20,6 +20,7 @@ from workloads.request import Message, Request
 
 FEW_WORDS = 64
 FIT_TEXTS = 4
+NO_USAGE = "the server states no usage"
 
 
 async def find_model(access: Access) -> str:
@@ -95,6 +96,25 @@ async def _measured(client: httpx.AsyncClient, access: Access, options: BodyOpti
     return Calibration(word_tokens, frame, system, spoken / 2)
 
 
+async def prime(access: Access, options: BodyOptions, requests: Iterable[Request]) -> int:
+    """Send each request once, for its prompt to be in the server's prefix cache; how many there were.
+
+    Raises:
+        NoVerdictError: the server cannot be reached.
+        UsageError: it refuses one.
+    """
+    sent = 0
+    async with access.client() as client:
+        for request in requests:
+            sent += 1
+            try:
+                await _prompt_tokens(client, access, options, list(request.messages))
+            except _NoCountError as problem:
+                if str(problem) != NO_USAGE:
+                    raise UsageError(f"{access.target.origin}: a prefix cannot be primed: {problem}") from None
+    return sent
+
+
 def _text(indices: Iterable[int]) -> str:
     return " ".join(words()[list(indices)].tolist())
 
@@ -156,4 +176,4 @@ async def _prompt_tokens(
         usage = answer.json()["usage"]
         return int(usage.get("prompt_tokens", usage.get("input_tokens")))
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise _NoCountError("the server states no usage") from None
+        raise _NoCountError(NO_USAGE) from None

@@ -159,6 +159,21 @@ def plan(
 
 
 @app.command()
+def init(
+    shape: Annotated[str, typer.Argument(metavar="SHAPE", help="chat, rag, reasoning, agent or mixed")] = "chat",
+    output: Annotated[Path | None, typer.Option(metavar="FILE", help="write here instead of to stdout")] = None,
+    schema: Annotated[
+        bool, typer.Option("--schema", help="print the JSON Schema of workload files, for editors")
+    ] = False,
+) -> None:
+    """Write a commented workload file, with SLOs, to start from.
+
+    Example: loadgen init rag --output rag.yaml
+    """
+    _end("init", dict(locals()))
+
+
+@app.command()
 def report(
     run_dir: RunDir,
     format_: Format = "text",

@@ -136,6 +136,26 @@ def plan(arguments: dict[str, Any]) -> int:
     return 0
 
 
+# --- init -------------------------------------------------------------------------------------------------------------
+
+
+def init(arguments: dict[str, Any]) -> int:
+    """A workload file to start from; a file that exists is left alone."""
+    from workloads.init_text import schema, starter
+
+    try:
+        text = _json(schema()) if arguments["schema"] else starter(arguments["shape"])
+    except ValueError as problem:
+        raise UsageError(str(problem)) from None
+    if arguments["output"] is None:
+        _print(text)
+    elif arguments["output"].exists():
+        raise UsageError(f"--output {arguments['output']}: exists already; name another file, or remove this one")
+    else:
+        _write_text(arguments["output"], text)
+    return 0
+
+
 # --- report -----------------------------------------------------------------------------------------------------------
 
 
@@ -254,6 +274,7 @@ def serve(arguments: dict[str, Any]) -> int:
 RECIPES: dict[str, Callable[[dict[str, Any]], int]] = {
     "run": run,
     "plan": plan,
+    "init": init,
     "report": report,
     "probe": probe,
     "serve": serve,

@@ -145,7 +145,8 @@ class Connection:
             self.arrival_ns = seconds * 1_000_000_000 + nanoseconds - self._clock.realtime_base_ns
         else:
             self.arrival_ns = self._clock.now_ns()
-            self.user_reads += 1
+            if data:  # the end of the stream has no stamp
+                self.user_reads += 1
         self.read_id += 1
         try:
             if not data:
@@ -155,7 +156,7 @@ class Connection:
             else:
                 self._feed_encrypted(data)
         except Exception as problem:  # a fault of ours ends this request, and no other
-            self._lose("client_error", f"{type(problem).__name__}: {reason(problem)}")
+            self._lose("client_error", fault(problem))
 
     def _feed(self, data: bytes) -> None:
         if self._listener is None:
@@ -240,7 +241,10 @@ class Connection:
         if not self._keep_alive or self._unsent:
             self.close()
         if listener is not None:
-            listener.on_complete(self.arrival_ns)
+            try:
+                listener.on_complete(self.arrival_ns)
+            except Exception as problem:
+                listener.on_lost("client_error", fault(problem), self.arrival_ns)
 
     def _lose(self, outcome: str, message: str) -> None:
         listener, self._listener = self._listener, None
@@ -248,6 +252,11 @@ class Connection:
         self.close()
         if listener is not None:
             listener.on_lost(outcome, message, self.arrival_ns)
+
+    @property
+    def mixed_stamps(self) -> bool:
+        """Whether the kernel stamped some reads and left out others, as it does where it had to squeeze its buffers."""
+        return self._kernel_stamps and self.user_reads > 0
 
     def is_reusable(self) -> bool:
         """Whether another request may go out: open, and nothing (an end, say) has come since the last one."""
@@ -298,6 +307,11 @@ def reason(problem: BaseException) -> str:
     if isinstance(problem, OSError):
         return os.strerror(problem.errno) if problem.errno and problem.errno > 0 else str(problem)
     return str(problem) or type(problem).__name__
+
+
+def fault(problem: Exception) -> str:
+    """An exception that nobody foresaw, for the record of the request that it ends."""
+    return f"{type(problem).__name__}: {reason(problem)}"
 
 
 class TlsPipe:

@@ -17,7 +17,7 @@ from analysis.record import RequestRecord
 from analysis.rundir import RunWriter
 from loadgen import host
 from loadgen.access import Access, public_url, redactor
-from loadgen.calibrate import calibrate, find_model
+from loadgen.calibrate import calibrate, find_model, prime
 from loadgen.clock import RunClock
 from loadgen.drive import Driven, Engine, Live, Stop, drive
 from loadgen.openai_api import BodyOptions
@@ -88,10 +88,12 @@ class _Measurement:
     async def run(self) -> int | None:
         model = self.options.model or await find_model(self.access)
         body, calibration = await self._get_to_know(self._body_options(model))
+        prompter = Prompter(self.schedule.seed, calibration)
+        await self._prime(body, prompter)
         engine = self._engine(body)
         writer = RunWriter.create(self.options.out, self._meta(model), self.options.http.save_text)
         with host.quiet_gc(), self._signals():
-            driven = await self._drive(engine, writer, Prompter(self.schedule.seed, calibration))
+            driven = await self._drive(engine, writer, prompter)
         await engine.close()
         if len(self.signals) > 1:
             writer.abandon()
@@ -147,6 +149,12 @@ class _Measurement:
         for text in [*notes, *([note] if note else [])]:
             self._tell(text)
         return body, calibration
+
+    async def _prime(self, body: BodyOptions, prompter: Prompter) -> None:
+        """A warm run begins with the shared prefixes in the server's cache."""
+        primers = (prompter.request(turn, (), keep_text=False) for turn in self.schedule.primers())
+        if count := await prime(self.access, body, primers):
+            self._tell(f"primed {count} shared prefixes")
 
     def _engine(self, body: BodyOptions) -> "HttpEngine | HttpxEngine":
         access = self.access

@@ -18,7 +18,7 @@ import msgspec
 from analysis.record import RequestRecord
 from loadgen.access import redactor
 from loadgen.clock import RunClock
-from loadgen.connection import Connection, OpenError, reason
+from loadgen.connection import Connection, OpenError, fault
 from loadgen.dial import Dialer
 from loadgen.error_text import one_line
 from loadgen.exchange import Exchange, Limits
@@ -89,7 +89,7 @@ class HttpEngine:
             record.outcome, record.error = problem.outcome, one_line(f"{self._target.origin}: {problem}")
             record.end_ns = self._clock.now_ns()
         except Exception as problem:  # whatever it is, the other requests go on
-            record.outcome, record.error = "client_error", one_line(f"{type(problem).__name__}: {reason(problem)}")
+            record.outcome, record.error = "client_error", one_line(fault(problem))
             record.end_ns = self._clock.now_ns()
         _settle_send(record)
         if record.error is not None:
@@ -151,7 +151,7 @@ class HttpEngine:
 
     def _redirected_to(self, exchange: Exchange) -> str | None:
         """The new path, if the answer redirects within the same host and keeps the method."""
-        if exchange.record.status not in (307, 308) or not exchange.location:
+        if not exchange.complete or exchange.record.status not in (307, 308) or not exchange.location:
             return None
         location = exchange.location
         if location.startswith(self._target.origin + "/"):
@@ -181,6 +181,8 @@ class HttpEngine:
             await exchange.finished
         finally:
             exchange.cancel()
+            if connection.mixed_stamps:
+                level_arrivals(record)
             self._put_back(connection, exchange)
         record.text = reader.text()
         return exchange
@@ -258,8 +260,18 @@ def _backoff_s(record: RequestRecord) -> float:
     return min(MAX_BACKOFF_S, FIRST_BACKOFF_S * 2.0 ** (record.tries - 1)) * random.uniform(0.5, 1.0)
 
 
+def level_arrivals(record: RequestRecord) -> None:
+    """Lower arrivals that our own late clock gave to the next one that the kernel stamped: bytes come in order."""
+    assert record.end_ns is not None
+    latest_ns = record.end_ns
+    for number in reversed(range(len(record.arrival_ns))):
+        latest_ns = record.arrival_ns[number] = min(record.arrival_ns[number], latest_ns)
+    if record.headers_ns is not None:
+        record.headers_ns = min(record.headers_ns, latest_ns)
+
+
 def _settle_send(record: RequestRecord) -> None:
-    """No answer comes before its request: if it seems so, the clock was read late, after the server had begun."""
+    """No answer comes before its request; a server that answers while the request still goes out only seems to."""
     heard_ns = record.headers_ns if record.headers_ns is not None else record.end_ns
     if record.sent_ns is not None and heard_ns is not None and heard_ns < record.sent_ns:
         record.sent_ns = heard_ns
