@@ -19,6 +19,7 @@ from typing import Protocol
 import httptools
 
 from loadgen.clock import RunClock
+from loadgen.poller import Poller
 
 READ_BYTES = 65_536
 MAX_HEAD_BYTES = 262_144
@@ -53,9 +54,12 @@ class Connection:
     it waits in a pool; `keep_alive_s` is how long the server said that it keeps an idle connection.
     """
 
-    def __init__(self, sock: socket.socket, clock: RunClock, tls: "TlsPipe | None", kernel_stamps: bool) -> None:
+    def __init__(
+        self, sock: socket.socket, poller: Poller, clock: RunClock, tls: "TlsPipe | None", kernel_stamps: bool
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self._sock = sock
+        self._poller = poller
         self._clock = clock
         self._tls = tls
         self._parser: httptools.HttpResponseParser | None = None
@@ -80,7 +84,7 @@ class Connection:
         self.connect_s: float | None = None
         self.dns_s: float | None = None
         self.tls_s: float | None = None
-        self._loop.add_reader(sock, self._readable)
+        poller.add(sock.fileno(), self._readable)
 
     # --- sending ---------------------------------------------------------------------------------------------------
 
@@ -277,7 +281,7 @@ class Connection:
             return
         self.closed = True
         self._listener = None
-        self._loop.remove_reader(self._sock)
+        self._poller.remove(self._sock.fileno())
         self._release_sender()
         self._sock.close()
         self._parser = None  # it holds this connection: with garbage collection off, cycles must be cut by hand

@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 from loadgen.clock import RunClock
 from loadgen.connection import Connection, OpenError, TlsPipe, open_socket, reason, stamp_in_kernel
+from loadgen.poller import Poller
 from loadgen.target import Target
 
 Address: TypeAlias = "tuple[int, tuple[object, ...] | str]"
@@ -29,9 +30,11 @@ class Dialer:
         self._addresses: list[Address] = []
         self._next_address = 0
         self._lookup: asyncio.Task[list[Address]] | None = None
+        self._poller = Poller()
         self._stamper = _keep_stamping() if kernel_stamps else None
 
     def close(self) -> None:
+        self._poller.close()
         if self._stamper is not None:
             self._stamper.close()
 
@@ -48,7 +51,7 @@ class Dialer:
         except BaseException:
             sock.close()
             raise
-        connection = Connection(sock, self._clock, tls, kernel_stamps)
+        connection = Connection(sock, self._poller, self._clock, tls, kernel_stamps)
         connection.connect_s, connection.dns_s, connection.tls_s = time.perf_counter() - begin, dns_s, tls_s
         return connection
 

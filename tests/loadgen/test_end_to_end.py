@@ -323,3 +323,11 @@ def test_the_readme_has_the_two_commands() -> None:
     text = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
     commands = re.findall(r"^    (python3 -m venv .*)$", text, re.MULTILINE)
     assert [one.rsplit(" && ", 1)[1] for one in commands] == [".venv/bin/loadgen run rag.yaml", ".venv/bin/pytest"]
+
+
+@pytest.mark.parametrize("shape", ["chat", "rag", "reasoning", "agent", "mixed"])
+def test_init_writes_a_workload_that_can_be_planned(shape: str, tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    loadgen("init", shape, "--output", str(path))
+    assert "sessions" in loadgen("plan", str(path)).stdout
+    assert "exists already" in loadgen("init", shape, "--output", str(path), status=2).stderr
