@@ -19,6 +19,7 @@ from typing import Protocol
 import httptools
 
 from loadgen.clock import RunClock
+from loadgen.error_text import fault
 from loadgen.poller import Poller
 
 READ_BYTES = 65_536
@@ -311,11 +312,6 @@ def reason(problem: BaseException) -> str:
     if isinstance(problem, OSError):
         return os.strerror(problem.errno) if problem.errno and problem.errno > 0 else str(problem)
     return str(problem) or type(problem).__name__
-
-
-def fault(problem: Exception) -> str:
-    """An exception that nobody foresaw, for the record of the request that it ends."""
-    return f"{type(problem).__name__}: {reason(problem)}"
 
 
 class TlsPipe:

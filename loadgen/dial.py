@@ -30,7 +30,7 @@ class Dialer:
         self._addresses: list[Address] = []
         self._next_address = 0
         self._lookup: asyncio.Task[list[Address]] | None = None
-        self._poller = Poller()
+        self._poller = Poller(gather=kernel_stamps)
         self._stamper = _keep_stamping() if kernel_stamps else None
 
     def close(self) -> None:

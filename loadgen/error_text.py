@@ -25,6 +25,11 @@ def one_line(text: str) -> str:
     return text if len(text) <= MAX_MESSAGE_CHARS else text[: MAX_MESSAGE_CHARS - 1] + "…"
 
 
+def fault(problem: Exception) -> str:
+    """An exception that nobody foresaw, for the record of the request that it ends."""
+    return f"{type(problem).__name__}: {problem}"
+
+
 def _words(error: object, depth: int) -> str:
     if isinstance(error, bytes):
         try:

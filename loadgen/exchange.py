@@ -38,6 +38,26 @@ class Limits:
 class Exchange:
     """Collects one answer. `finished` is done when there is nothing more to wait for."""
 
+    __slots__ = (
+        "_begin_ns",
+        "_body",
+        "_check_ns",
+        "_clock",
+        "_content_type",
+        "_events",
+        "_inflate",
+        "_last_event_ns",
+        "_limits",
+        "_loop",
+        "_reader",
+        "_sse",
+        "_timer",
+        "complete",
+        "finished",
+        "location",
+        "record",
+    )
+
     def __init__(self, record: RequestRecord, reader: StreamReader, clock: Clock, limits: Limits) -> None:
         self._loop = asyncio.get_running_loop()
         self._clock = clock

@@ -18,9 +18,9 @@ import msgspec
 from analysis.record import RequestRecord
 from loadgen.access import redactor
 from loadgen.clock import RunClock
-from loadgen.connection import Connection, OpenError, fault
+from loadgen.connection import Connection, OpenError
 from loadgen.dial import Dialer
-from loadgen.error_text import one_line
+from loadgen.error_text import fault, one_line
 from loadgen.exchange import Exchange, Limits
 from loadgen.openai_api import READERS, BodyOptions, request_body
 from loadgen.target import Target

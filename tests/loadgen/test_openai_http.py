@@ -1,7 +1,9 @@
-"""The engine over real TCP and TLS, against scripted servers: every way in which an answer can come, and its outcome."""
+"""The engine over real TCP and TLS, against scripted servers: every way in which an answer comes, and its outcome."""
 
 import asyncio
 import gzip
+import json
+import platform
 import ssl
 import zlib
 from collections.abc import Awaitable, Callable
@@ -10,10 +12,11 @@ from typing import Any
 import pytest
 
 from analysis.record import RequestRecord
+from loadgen.chunk_reader import ChunkReader
 from loadgen.clock import RunClock
 from loadgen.exchange import Limits
 from loadgen.openai_api import BodyOptions
-from loadgen.openai_http import HttpEngine, HttpOptions
+from loadgen.openai_http import HttpEngine, HttpOptions, level_arrivals
 from loadgen.target import parse_target
 from tests.loadgen.scripted import (
     CLOSE,
@@ -55,13 +58,15 @@ def engine_for(url: str, endpoint: str = "chat", **options: Any) -> HttpEngine:
     return HttpEngine(parse_target(url, endpoint), BodyOptions("m", endpoint), HttpOptions(**options), clock)
 
 
-def ask(*answers: Any, times: int = 1, **options: Any) -> tuple[list[RequestRecord], ScriptedServer]:
+def ask(
+    *answers: Any, times: int = 1, endpoint: str = "chat", **options: Any
+) -> tuple[list[RequestRecord], ScriptedServer]:
     """The records of `times` requests, one after the other, and the server that answered them."""
 
     async def run() -> tuple[list[RequestRecord], ScriptedServer]:
-        async with ScriptedServer(*answers, tls=options.pop("server_tls", None)) as server:
-            async with engine_for(server.url, **options) as engine:
-                records = [await engine.send(request(number)) for number in range(times)]
+        server = ScriptedServer(*answers, tls=options.pop("server_tls", None))
+        async with server, engine_for(server.url, endpoint, **options) as engine:
+            records = [await engine.send(request(number)) for number in range(times)]
         return records, server
 
     return asyncio.run(asyncio.wait_for(run(), 30))
@@ -122,6 +127,9 @@ def test_a_connection_that_the_server_closed_is_not_used_again() -> None:
 
 
 STREAM = b"".join(WHOLE)
+CHUNKED = {"transfer-encoding": "chunked"}
+GZIP, DEFLATE = {"content-encoding": "gzip"}, {"content-encoding": "deflate"}
+RAW_DEFLATE = zlib.compress(STREAM, wbits=-15)
 FRAMES = {
     "chunked": answer(*WHOLE),
     "length": answer(*WHOLE, framing="length"),
@@ -133,7 +141,7 @@ FRAMES = {
     "a 100 before": [b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 103 Early\r\nlink: x\r\n\r\n", *answer(*WHOLE)],
     "status 201": answer(*WHOLE, status=201),
     "comments between": answer(comment(), role(), comment(), content("Hello"), comment(), *WHOLE[2:]),
-    "chunk extensions": [head(headers={"transfer-encoding": "chunked"}), b"%x;a=b\r\n%b\r\n" % (len(STREAM), STREAM), LAST_CHUNK],
+    "chunk extensions": [head(headers=CHUNKED), b"%x;a=b\r\n%b\r\n" % (len(STREAM), STREAM), LAST_CHUNK],
     "no content type": [b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(STREAM), STREAM],
     "text/plain": [head(headers={"content-length": str(len(STREAM))}, media="text/plain"), STREAM],
     "gzip": [head(headers={"content-encoding": "gzip", "connection": "close"}), gzip.compress(STREAM), CLOSE],
@@ -143,6 +151,13 @@ FRAMES = {
     "done but no end": [*answer(*WHOLE)[:-1], HANG],
     "no finish reason": answer(role(), content("Hello"), content(" world"), usage(5, 2), DONE),
     "reset after the finish": [*answer(*WHOLE[:-1])[:-1], RESET],
+    "tokens after done": answer(*WHOLE, content("more"), finish("length"), usage(9, 9)),
+    "trailers": [*answer(*WHOLE)[:-1], b"0\r\nx-checksum: 1\r\ncontent-length: 3\r\n\r\n"],
+    "chunked, but not at last": [head(headers={"transfer-encoding": "chunked, identity"}), STREAM, CLOSE],
+    "no content type, one byte at a time": [b"HTTP/1.1 200 OK\r\n\r\n", *split(STREAM, *range(1, len(STREAM))), CLOSE],
+    "two gzip members": [head(headers=GZIP), gzip.compress(STREAM[:300]) + gzip.compress(STREAM[300:]), CLOSE],
+    "raw deflate, one byte at a time": [head(headers=DEFLATE), *split(RAW_DEFLATE, *range(1, len(RAW_DEFLATE))), CLOSE],
+    "broken gzip after done": [head(headers=GZIP), gzip.compress(STREAM), b"stray bytes", CLOSE],
 }  # fmt: skip
 
 
@@ -174,7 +189,7 @@ BAD: dict[str, tuple[list[Step], str, str]] = {
     "named error": (answer(sse('{"message": "no worker"}', event="error")), "stream_error", "no worker"),
     "json error under 200": (json_answer({"error": {"message": "no quota"}}), "stream_error", "no quota"),
     "one json body": (json_answer({"choices": [{"message": {"content": "hi"}}]}), "not_streamed", "one JSON body"),
-    "html under 200": ([head(media="text/html", headers={"content-length": "11"}), b"<b>Sorry</b>"[:11]], "malformed", "Sorry"),
+    "html under 200": ([head(media="text/html"), b"<b>Sorry</b>", CLOSE], "malformed", "Sorry"),
     "json under an event type": (answer(b'{"error": {"message": "late"}}'), "stream_error", "late"),
     "unreadable events": (answer(b"data: {\n\n", b"data: nope\n\n"), "malformed", "none of 2 events"),
     "not http": ([b"SSH-2.0-OpenSSH_9.0\r\n\r\n"], "malformed", "not an HTTP answer"),
@@ -192,7 +207,15 @@ BAD: dict[str, tuple[list[Step], str, str]] = {
     "redirect of another kind": ([head(301, {"location": "/x", "content-length": "0"})], "http_error", "--target"),
     "204": ([head(204)], "truncated", "before a token"),
     "upgrade": ([b"HTTP/1.1 101 Switching\r\nupgrade: h2c\r\nconnection: upgrade\r\n\r\n"], "malformed", "protocol"),
-    "header without end": ([b"HTTP/1.1 200 OK\r\n" + b"x-a: " + b"b" * 300_000], "malformed", ""),
+    "header without end": ([b"HTTP/1.1 200 OK\r\n" + b"x-a: " + b"b" * 300_000], "malformed", "a header of more than"),
+    "trailers without end": ([*BEGUN, b"0\r\n" + b"x-a: b\r\n" * 40_000], "malformed", "a header of more than"),
+    "comments without end": (answer(b":\n" * 70_000), "malformed", "lines without an event"),
+    "status 000": ([b"HTTP/1.1 000 None\r\ncontent-length: 1\r\n\r\nx"], "malformed", "status 0"),
+    "an empty reason is none": (answer(content("a"), finish("")), "truncated", "without finish_reason"),
+    "an error without words": (answer(error("\n")), "stream_error", "(500)"),
+    "an error of many lines": (answer(error("a\nb", "c\nd")), "stream_error", "a b (c d)"),
+    "a bomb": ([head(headers=GZIP), gzip.compress(b"x" * 9_000_000), CLOSE], "malformed", "unpacks to more than"),
+    "redirect to another line": ([head(307, {"location": "/a b", "content-length": "0"})], "http_error", "/a b"),
 }  # fmt: skip
 
 
@@ -203,6 +226,89 @@ def test_outcomes(case: str) -> None:
     assert (records[0].outcome, records[1].outcome) == (outcome, "ok")  # and it harms no other request
     assert words in (records[0].error or "")
     assert len(server.requests) == 2
+
+
+UNASKED = {"whole": wire(answer(*WHOLE)), "cut": wire(answer(*WHOLE))[:300], "no HTTP": b"stray"}
+
+
+@pytest.mark.parametrize("case", UNASKED)
+def test_what_follows_the_end_is_not_taken_for_the_next_answer(case: str) -> None:
+    """It came with the end in one read; what of it comes later would otherwise answer the next request."""
+    first = wire(answer(role(), content("a"), finish(), DONE)) + UNASKED[case]
+    records, server = ask([first], answer(content("b"), content("c"), finish(), DONE), times=2)
+    assert [(record.outcome, list(record.chars)) for record in records] == [("ok", [1]), ("ok", [1, 1])]
+    assert server.connections == 2
+
+
+USAGE_LIES = {
+    "negative": (-1, -5, None, None),
+    "larger than any column": (10**30, 2**63, None, None),
+    "one of them": (5, 2**31, 5, None),
+}
+
+
+@pytest.mark.parametrize("endpoint", ["chat", "responses"])
+@pytest.mark.parametrize("case", USAGE_LIES)
+def test_counts_that_cannot_be_are_not_measured(case: str, endpoint: str) -> None:
+    prompt, completion, *believed = USAGE_LIES[case]
+    told = {"usage": {"input_tokens": prompt, "output_tokens": completion}}
+    typed = [{"type": "response.output_text.delta", "delta": "a"}, {"type": "response.completed", "response": told}]
+    events = [sse(json.dumps(one)) for one in typed]
+    whole = events if endpoint == "responses" else [content("a"), finish(), usage(prompt, completion), DONE]
+    record = one(answer(*whole), endpoint=endpoint)
+    assert (record.outcome, [record.prompt_tokens, record.completion_tokens]) == ("ok", believed)
+
+
+def test_a_reason_to_finish_is_one_short_line() -> None:
+    assert one(answer(content("a"), finish("x\n" * 1000))).finish_reason == ("x " * 30)
+    assert one(answer(content("a"), finish("\x00"), finish("length"))).finish_reason == "length"
+
+
+def test_an_answer_that_was_over_before_the_request_was_sent() -> None:
+    async def run() -> RequestRecord:
+        async with ScriptedServer([], greeting=answer(*WHOLE)) as server, engine_for(server.url) as engine:
+            return await engine.send(Request("r", (Message("user", "word " * 4_000_000),), 1, 2))
+
+    record = asyncio.run(asyncio.wait_for(run(), 30))
+    assert (record.outcome, record.sent_ns) == ("malformed", None)
+    assert "before the request had been sent" in (record.error or "")
+
+
+def test_a_fault_of_ours_ends_its_own_request_and_is_told_as_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(self: ChunkReader, *_: object) -> None:
+        raise RuntimeError("a bug")
+
+    async def run(answers: list[Step]) -> RequestRecord:
+        async with ScriptedServer(answers) as server:
+            return await send_one(server.url)
+
+    monkeypatch.setattr(ChunkReader, "read", broken)
+    for body in (b"data: x\n\n", b"data: x"):  # while it is read, and at its end
+        for framing in ("chunked", "close"):  # in the parser's callbacks, and outside
+            record = asyncio.run(asyncio.wait_for(run(answer(body, framing=framing)), 30))
+            assert (record.outcome, record.error) == ("client_error", "RuntimeError: a bug")
+
+
+def test_a_read_that_the_kernel_left_unstamped_does_not_lie_after_the_next() -> None:
+    record = RequestRecord("r", sent_ns=10, headers_ns=25, end_ns=50)
+    record.arrival_ns.extend([25, 25, 44, 30, 40])
+    level_arrivals(record)
+    assert list(record.arrival_ns) == [25, 25, 30, 30, 40]
+    late = RequestRecord("r", headers_ns=60, end_ns=50)
+    late.arrival_ns.extend([60, 45])
+    level_arrivals(late)
+    assert (late.headers_ns, list(late.arrival_ns)) == (45, [45, 45])
+
+
+def test_the_end_of_a_stream_is_no_read_without_a_stamp() -> None:
+    async def run() -> HttpEngine:
+        async with ScriptedServer(answer(*WHOLE, framing="close")) as server, engine_for(server.url) as engine:
+            for number in range(20):
+                await engine.send(request(number))
+        return engine
+
+    engine = asyncio.run(asyncio.wait_for(run(), 30))
+    assert (engine.timestamp_source == "kernel") == (platform.system() == "Linux")
 
 
 def test_tokens_of_a_failed_request_are_kept() -> None:
@@ -236,11 +342,12 @@ async def send_one(url: str, keep_text: bool = False, **options: Any) -> Request
 # --- limits -----------------------------------------------------------------------------------------------------------
 
 LIMITS = {
-    "first token": ([head(headers={"transfer-encoding": "chunked"}), HANG], Limits(first_token_s=0.05), "timeout_first_token"),
+    "first token": ([head(headers=CHUNKED), HANG], Limits(first_token_s=0.05), "timeout_first_token"),
     "no header": ([HANG], Limits(first_token_s=0.05), "timeout_first_token"),
     "idle": ([*BEGUN, HANG], Limits(idle_s=0.05), "timeout_idle"),
-    "idle, with a late limit for the first token": ([*BEGUN, HANG], Limits(first_token_s=60, idle_s=0.05), "timeout_idle"),
+    "idle, late first token": ([*BEGUN, HANG], Limits(first_token_s=60, idle_s=0.05), "timeout_idle"),
     "total": ([*BEGUN, HANG], Limits(idle_s=30, total_s=0.05), "timeout_total"),
+    "redirect without end": ([head(307, {"location": "/x"}), HANG], Limits(total_s=0.05), "http_error"),
     "hang after the finish": ([*answer(*WHOLE[:-1])[:-1], HANG], Limits(idle_s=0.05), "ok"),
 }  # fmt: skip
 
@@ -284,6 +391,13 @@ def test_a_redirect_within_the_host_is_followed_and_remembered() -> None:
     records, server = ask(moved, answer(*WHOLE), times=2)
     assert [record.outcome for record in records] == ["ok", "ok"]
     assert [one.path for one in server.requests] == ["/v1/chat/completions", "/other/path", "/other/path"]
+
+
+def test_a_redirect_that_led_nowhere_is_not_remembered() -> None:
+    moved = [head(307, {"location": "/other/path", "content-length": "0"})]
+    records, server = ask(moved, json_answer({}, 404), answer(*WHOLE), times=2)
+    assert [record.outcome for record in records] == ["http_error", "ok"]
+    assert server.requests[2].path == "/v1/chat/completions"
 
 
 def test_a_circle_of_redirects_ends() -> None:
