@@ -3,6 +3,7 @@
 The reader writes what it sees straight into the request's record; METRICS section 1 says what a token event is.
 """
 
+from itertools import takewhile
 from typing import Annotated, Any
 
 import msgspec
@@ -56,9 +57,30 @@ class _Chunk(msgspec.Struct, gc=False):
 
 
 _decode_chunk = msgspec.json.Decoder(_Chunk).decode
+_decode_chunks = msgspec.json.Decoder(list[_Chunk]).decode
 _NOTHING = _Delta()
 FAILED_REASONS = frozenset({"error", "abort"})
 """Reasons to finish that say the server gave up: an answer that ends so is an error, not an answer."""
+
+
+def _plain_text(chunk: _Chunk) -> str:
+    """The text of a chunk that is one piece of the answer and nothing else, as nearly all of a stream are; else ""."""
+    choices = chunk.choices
+    if choices is None or len(choices) != 1 or chunk.usage is not None or chunk.error is not None:
+        return ""
+    choice = choices[0]
+    delta = choice.delta
+    if (
+        delta is None
+        or choice.finish_reason is not None
+        or choice.logprobs is not None
+        or choice.token_ids is not None
+        or delta.reasoning_content is not None
+        or delta.reasoning is not None
+        or choice.index
+    ):
+        return ""
+    return delta.content or ""
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
@@ -88,25 +110,11 @@ class ChunkReader:
         if chunk is None:
             self._unreadable(name, data)
             return
+        choices = chunk.choices
         if chunk.error or name == b"error":
             self._fail(chunk.error or data)
             return
-        choices = chunk.choices
         if choices:
-            choice = choices[0]
-            delta = choice.delta
-            if (  # nearly every event of a stream: one choice with a piece of the answer and nothing else
-                delta is not None
-                and delta.content
-                and chunk.usage is None
-                and len(choices) == 1
-                and choice.finish_reason is None
-                and choice.logprobs is None
-                and choice.token_ids is None
-                and not (delta.reasoning_content or delta.reasoning or choice.index)
-            ):
-                self._plain(delta.content, arrival_ns, read_id)
-                return
             self._choices(choices, chunk.usage, arrival_ns, read_id)
         elif choices is None and chunk.usage is None and b'"object":"error"' in data.replace(b" ", b""):
             self._fail(data)
@@ -116,16 +124,31 @@ class ChunkReader:
     def text(self) -> str | None:
         return None if self._parts is None else "".join(self._parts)
 
-    def _plain(self, text: str, arrival_ns: int, read_id: int) -> None:
+    reads_batches = True
+
+    def read_plain(self, events: list[tuple[bytes, int, int]]) -> int:
+        if events[-1][0].endswith(b"[DONE]\n\n"):
+            events = events[:-1]
+        try:
+            chunks = _decode_chunks(b"[%b]" % b",".join([data[6:-2] for data, _, _ in events]))
+        except (msgspec.DecodeError, RecursionError):
+            return 0
+        if len(chunks) != len(events):
+            return 0
+        texts = list(takewhile(bool, map(_plain_text, chunks)))
+        count = len(texts)
+        if not count:
+            return 0
         record = self.record
-        record.arrival_ns.append(arrival_ns)
-        record.n_tokens.append(UNKNOWN)
-        record.kind.append(ANSWER)
-        record.chars.append(len(text))
-        record.read_id.append(read_id)
+        record.arrival_ns.extend([arrival_ns for _, arrival_ns, _ in events[:count]])
+        record.n_tokens.extend([UNKNOWN] * count)
+        record.kind.extend([ANSWER] * count)
+        record.chars.extend(map(len, texts))
+        record.read_id.extend([read_id for _, _, read_id in events[:count]])
         self._total = None
         if self._parts is not None:
-            self._parts.append(text)
+            self._parts.extend(texts)
+        return count
 
     def _choices(self, choices: list[_Choice], usage: Usage | None, arrival_ns: int, read_id: int) -> None:
         record = self.record

@@ -55,6 +55,36 @@ class Connection:
     it waits in a pool; `keep_alive_s` is how long the server said that it keeps an idle connection.
     """
 
+    __slots__ = (
+        "_answering",
+        "_bare_bytes",
+        "_clock",
+        "_headers",
+        "_keep_alive",
+        "_kernel_stamps",
+        "_listener",
+        "_loop",
+        "_parser",
+        "_poller",
+        "_sent",
+        "_sent_ns",
+        "_sock",
+        "_tls",
+        "_unsent",
+        "_until_close",
+        "arrival_ns",
+        "closed",
+        "connect_s",
+        "dns_s",
+        "idle_since_ns",
+        "keep_alive_s",
+        "lost_unanswered",
+        "read_id",
+        "requests",
+        "tls_s",
+        "user_reads",
+    )
+
     def __init__(
         self, sock: socket.socket, poller: Poller, clock: RunClock, tls: "TlsPipe | None", kernel_stamps: bool
     ) -> None:

@@ -87,7 +87,11 @@ class Poller:
         """Now, after a look at the load of the last moments."""
         now_s = time.monotonic()
         if self._gather and now_s - self._since_s >= WINDOW_S:
-            rate_rps = self._reads / (now_s - self._since_s)
-            self._heavy = HEAVY_RPS <= rate_rps <= CALM_RPS * len(self._readers)
+            self._heavy = is_heavy(self._reads, now_s - self._since_s, len(self._readers))
             self._since_s, self._reads = now_s, 0
         return now_s
+
+
+def is_heavy(reads: int, seconds: float, streams: int) -> bool:
+    """Whether gathering pays (many reads) and is safe (few of each stream)."""
+    return HEAVY_RPS <= reads / seconds <= CALM_RPS * streams

@@ -24,7 +24,7 @@ class SseParser:
     that may follow in a later read is skipped.
     """
 
-    __slots__ = ("_clean", "_data", "_idle_lines", "_max_bytes", "_name", "_partial", "_size", "_skip_lf")
+    __slots__ = ("_data", "_idle_lines", "_max_bytes", "_name", "_partial", "_size", "_skip_lf", "clean")
 
     def __init__(self, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
         self._partial = bytearray()  # grows in place: a large event may come in many small reads
@@ -33,7 +33,7 @@ class SseParser:
         self._size = 0
         self._idle_lines = -1  # since the last event; negative before the first line
         self._skip_lf = False
-        self._clean = True  # nothing of an earlier read is waiting for its end
+        self.clean = True  # nothing of an earlier read is waiting for its end
         self._max_bytes = max_event_bytes
 
     def feed(self, data: bytes) -> list[Event]:
@@ -44,7 +44,7 @@ class SseParser:
         """
         size = len(data)
         if (  # one line, then the blank line: what most servers send in one write
-            self._clean
+            self.clean
             and data[:6] == b"data: "
             and data.find(b"\n") == size - 2
             and data[size - 1 :] == b"\n"
@@ -77,7 +77,7 @@ class SseParser:
             else:
                 self._line(piece.rstrip(b"\r\n"), events)
         self._skip_lf = self._skip_lf or data.endswith(b"\r")
-        self._clean = not (self._partial or self._data or self._name or self._skip_lf)
+        self.clean = not (self._partial or self._data or self._name or self._skip_lf)
         return events
 
     def _extend(self, piece: bytes) -> None:

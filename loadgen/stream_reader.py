@@ -24,7 +24,14 @@ class StreamReader(Protocol):
     failed: bool
     """The server sent an error inside the stream; it is in the record."""
 
+    reads_batches: bool
+    """Whether `read_plain` is worth calling."""
+
     def read(self, name: bytes, data: bytes, arrival_ns: int, read_id: int) -> None: ...
+
+    def read_plain(self, events: list[tuple[bytes, int, int]]) -> int:
+        """Read those of (bytes as sent, arrival, read) at the head that are one piece of the answer each and nothing
+        else; how many there were."""
 
     def text(self) -> str | None: ...
 

@@ -87,6 +87,11 @@ class TypedReader:
         elif kind in ("error", "response.failed", "response.error") or event.error:
             self._fail(event.error or (event.response.error if event.response else None) or event.message or data)
 
+    reads_batches = False
+
+    def read_plain(self, events: list[tuple[bytes, int, int]]) -> int:  # noqa: ARG002 - one event at a time here
+        return 0
+
     def text(self) -> str | None:
         return None if self._parts is None else "".join(self._parts)
 

@@ -1,8 +1,8 @@
 """Builds and runs the token server (token_server.c), and reads the log of what it sent.
 
-    with running(folder, first_ms=100, gap_ms=20) as server:
-        load(server.url)
-    sent = server.log()  # complete only after the block
+with running(folder, first_ms=100, gap_ms=20) as server:
+    load(server.url)
+sent = server.log()  # complete only after the block
 """
 
 import subprocess

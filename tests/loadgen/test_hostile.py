@@ -59,7 +59,7 @@ def exchange_for(endpoint: str) -> Exchange:
 
 async def play(pieces: Sequence[bytes], endpoint: str) -> Exchange:
     """The exchange after a server has written each piece on its own, and closed."""
-    poller = Poller()
+    poller = Poller(gather=True)
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
     connection = Connection(ours, poller, fixed_clock(), None, kernel_stamps=False)
