@@ -21,6 +21,7 @@ import httptools
 from loadgen.clock import RunClock
 from loadgen.error_text import fault
 from loadgen.poller import Poller
+from loadgen.tls_pipe import TlsPipe
 
 READ_BYTES = 65_536
 MAX_HEAD_BYTES = 262_144
@@ -86,7 +87,7 @@ class Connection:
     )
 
     def __init__(
-        self, sock: socket.socket, poller: Poller, clock: RunClock, tls: "TlsPipe | None", kernel_stamps: bool
+        self, sock: socket.socket, poller: Poller, clock: RunClock, tls: TlsPipe | None, kernel_stamps: bool
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._sock = sock
@@ -190,7 +191,19 @@ class Connection:
                 self._feed(data)
             else:
                 self._feed_encrypted(data)
-        except Exception as problem:  # a fault of ours ends this request, and no other
+        except Exception as problem:
+            self._fail(problem)
+
+    def _fail(self, problem: Exception) -> None:
+        """What went wrong with the bytes of a read ends this request, and no other."""
+        if isinstance(problem, httptools.HttpParserUpgrade):
+            self._lose("malformed", "the server switched to another protocol")
+        elif isinstance(problem, httptools.HttpParserCallbackError):
+            cause = problem.__context__  # what one of our own callbacks raised
+            self._lose("client_error", fault(cause if isinstance(cause, Exception) else problem))
+        elif isinstance(problem, httptools.HttpParserError):
+            self._lose("malformed", f"not an HTTP answer: {problem}")
+        else:
             self._lose("client_error", fault(problem))
 
     def _feed(self, data: bytes) -> None:
@@ -198,17 +211,9 @@ class Connection:
             self.close()  # bytes that nobody asked for: the connection cannot be trusted with another request
             return
         self._bare_bytes += len(data)
-        try:
-            self._parser.feed_data(data)  # type: ignore[union-attr]
-        except httptools.HttpParserUpgrade:
-            self._lose("malformed", "the server switched to another protocol")
-        except httptools.HttpParserCallbackError as problem:
-            raise problem.__context__ or problem from None
-        except httptools.HttpParserError as problem:
-            self._lose("malformed", f"not an HTTP answer: {problem}")
-        else:
-            if self._bare_bytes > MAX_HEAD_BYTES:
-                self._lose("malformed", f"a header of more than {MAX_HEAD_BYTES} bytes")
+        self._parser.feed_data(data)  # type: ignore[union-attr]
+        if self._bare_bytes > MAX_HEAD_BYTES:
+            self._lose("malformed", f"a header of more than {MAX_HEAD_BYTES} bytes")
 
     def _feed_encrypted(self, data: bytes) -> None:
         tls = self._tls
@@ -342,53 +347,6 @@ def reason(problem: BaseException) -> str:
     if isinstance(problem, OSError):
         return os.strerror(problem.errno) if problem.errno and problem.errno > 0 else str(problem)
     return str(problem) or type(problem).__name__
-
-
-class TlsPipe:
-    """TLS over byte buffers, so that the socket below stays ours."""
-
-    def __init__(self, context: ssl.SSLContext, server_hostname: str) -> None:
-        self._incoming = ssl.MemoryBIO()
-        self._outgoing = ssl.MemoryBIO()
-        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_hostname=server_hostname)
-        self.closed = False
-
-    async def handshake(self, sock: socket.socket) -> None:
-        """Raises ssl.SSLError or OSError."""
-        loop = asyncio.get_running_loop()
-        while True:
-            try:
-                self._tls.do_handshake()
-                done = True
-            except ssl.SSLWantReadError:
-                done = False
-            finally:
-                if outgoing := self._outgoing.read():  # also the alert that tells the server why we left
-                    await loop.sock_sendall(sock, outgoing)
-            if done:
-                return
-            data = await loop.sock_recv(sock, READ_BYTES)
-            if not data:
-                raise OSError(errno.ECONNRESET, "the server closed the connection during the TLS handshake")
-            self._incoming.write(data)
-
-    def encrypt(self, data: bytes) -> bytes:
-        self._tls.write(data)
-        return self._outgoing.read()
-
-    def decrypt(self, data: bytes) -> list[bytes]:
-        """The plain text of every record that `data` completes; sets `closed` at the end of the stream."""
-        self._incoming.write(data)
-        plain: list[bytes] = []
-        try:
-            while piece := self._tls.read(READ_BYTES):
-                plain.append(piece)
-            self.closed = True
-        except ssl.SSLWantReadError:
-            pass
-        except ssl.SSLZeroReturnError:
-            self.closed = True
-        return plain
 
 
 # --- opening ----------------------------------------------------------------------------------------------------------

@@ -8,9 +8,10 @@ import time
 from typing import TypeAlias
 
 from loadgen.clock import RunClock
-from loadgen.connection import Connection, OpenError, TlsPipe, open_socket, reason, stamp_in_kernel
+from loadgen.connection import Connection, OpenError, open_socket, reason, stamp_in_kernel
 from loadgen.poller import Poller
 from loadgen.target import Target
+from loadgen.tls_pipe import TlsPipe
 
 Address: TypeAlias = "tuple[int, tuple[object, ...] | str]"
 
