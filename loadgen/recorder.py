@@ -1,6 +1,7 @@
 """Carries finished records from the event loop into the run directory, off the loop and in batches."""
 
 import asyncio
+import contextlib
 from collections import Counter
 from collections.abc import Callable
 
@@ -28,10 +29,11 @@ class Recorder:
         self._samples: list[dict[str, float | int | None]] = []
         self._ended = 0
         self._lasting: Counter[str] = Counter()
+        self._closing = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        self._task = asyncio.create_task(self._flush_forever())
+        self._task = asyncio.create_task(self._flush_until_closed())
 
     def add(self, record: RequestRecord) -> None:
         self._batch.append(record)
@@ -42,12 +44,10 @@ class Recorder:
         self._samples.append(sample)
 
     async def close(self) -> None:
-        """Write what is left. Raises OSError where the disk does not take it."""
+        """Write what is left, after what is being written. Raises RunDirError where the disk does not take it."""
+        self._closing.set()
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
-            if not self._task.cancelled() and (problem := self._task.exception()) is not None:
-                raise problem
+            await self._task
         self._write(*self._take())
 
     def _watch(self, record: RequestRecord) -> None:
@@ -58,12 +58,13 @@ class Recorder:
             message, count = self._lasting.most_common(1)[0]
             self._give_up(f"the first {EARLY_STOP_REQUESTS} requests all failed ({count}x: {message})")
 
-    async def _flush_forever(self) -> None:
-        while True:
-            await asyncio.sleep(FLUSH_S)
+    async def _flush_until_closed(self) -> None:
+        while not self._closing.is_set():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._closing.wait(), FLUSH_S)
             batch, samples = self._take()
             if batch or samples:
-                await asyncio.shield(asyncio.to_thread(self._write, batch, samples))
+                await asyncio.to_thread(self._write, batch, samples)
 
     def _take(self) -> tuple[list[RequestRecord], list[dict[str, float | int | None]]]:
         taken = self._batch, self._samples
