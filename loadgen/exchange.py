@@ -22,7 +22,7 @@ LATE_NS = 20_000_000  # a timer this late was held up by our own loop
 DONE_GRACE_S = 0.05  # after [DONE] the end of the body should follow at once; then the connection can be used again
 EVENT_FIELDS = (b"data", b"event", b"id", b"retry", b":", b"\xef\xbb\xbf")
 SNIFF_BYTES = 64
-AT_ONCE = 32  # events read in one go once tokens flow
+AT_ONCE = 64  # events read in one go once tokens flow
 
 
 @dataclass(frozen=True, slots=True)

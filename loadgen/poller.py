@@ -23,8 +23,8 @@ HEAVY_RPS = 5_000.0
 """Reads per second from which gathering pays."""
 CALM_RPS = 100.0
 """Reads per second of one stream up to which two of them hardly come within one gathering: only then is it done."""
-GATHER_S = 0.0003
-AT_A_STRETCH_S = 0.001
+GATHER_S = 0.0005
+AT_A_STRETCH_S = 0.0015
 """The event loop waits no longer than this while tokens gather."""
 
 
