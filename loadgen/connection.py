@@ -256,6 +256,8 @@ class Connection:
         if status < 100:
             self._lose("malformed", f"an answer with status {status}")
         if status < 200:
+            if not _has_no_length(self._headers):
+                self._lose("malformed", f"an interim answer ({status}) with a body")
             return
         self._answering = True
         headers = self._headers
