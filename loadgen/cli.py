@@ -39,7 +39,7 @@ Seed = Annotated[int | None, typer.Option(metavar="N", help="same seed, same tim
 OutDir = Annotated[Path | None, typer.Option(metavar="DIR", help="run directory  [runs/<time>-<workload>]")]
 Drain = Annotated[str | None, typer.Option(metavar="TIME", help="wait this long for open streams at the end")]
 MaxInFlight = Annotated[
-    int | None, typer.Option(metavar="N", help="open loop: further requests wait, and count as late")
+    int | None, typer.Option(metavar="N", min=1, help="open loop: further requests wait, and count as late")
 ]
 FirstToken = Annotated[str, typer.Option(metavar="TIME", help="from the send to the first token; 0: none")]
 Good = Annotated[

@@ -184,6 +184,11 @@ def test_one_line_says_what_is_wrong(case: str) -> None:
     assert told in done.stderr
 
 
+@pytest.mark.parametrize(("flag", "value"), [("--max-in-flight", "0"), ("--retries", "-1")])
+def test_numbers_that_make_no_sense_are_refused(flag: str, value: str) -> None:
+    assert flag in loadgen("run", "rag", flag, value, status=2).stderr
+
+
 def test_a_typo_names_the_line_and_the_nearest_key(tmp_path: Path) -> None:
     path = tmp_path / "typo.yaml"
     path.write_text("concurrency: 1\nclasses:\n  c:\n    shape: chat\n    input_tokns: 5\n")
