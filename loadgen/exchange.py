@@ -23,6 +23,7 @@ DONE_GRACE_S = 0.05  # after [DONE] the end of the body should follow at once; t
 EVENT_FIELDS = (b"data", b"event", b"id", b"retry", b":", b"\xef\xbb\xbf")
 SNIFF_BYTES = 64
 AT_ONCE = 64  # events read in one go once tokens flow
+SMALL_BYTES = 4096  # a larger piece is read at once: what is put off must not fill the memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +103,7 @@ class Exchange:
 
     def on_body(self, data: bytes, arrival_ns: int, read_id: int) -> None:
         """The hot path: a whole event of a stream that flows is put aside with its time, and read with others."""
-        if self._steady and data[:6] == b"data: " and data[-2:] == b"\n\n":
+        if self._steady and len(data) < SMALL_BYTES and data[:6] == b"data: " and data[-2:] == b"\n\n":
             self._last_event_ns = arrival_ns
             self._later.append((data, arrival_ns, read_id))
             if len(self._later) >= AT_ONCE or data.endswith(b"[DONE]\n\n"):
