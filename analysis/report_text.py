@@ -39,6 +39,7 @@ def _sections(summary: Part) -> Iterator[RenderableType]:
     yield from _goodput(summary["goodput"])
     for title, key in (("class", "by_class"), ("turn", "by_turn"), ("stage", "by_stage")):
         yield from _breakdown(title, summary[key])
+    yield from _sessions(summary["by_class"])
     yield from _outcomes(summary["requests"])
     yield from _client(summary["client"])
     yield from _doubts(summary)
@@ -168,6 +169,26 @@ def _breakdown(title: str, parts: Part) -> Iterator[RenderableType]:
                       _count(part["stalls"]["count"]), "–" if attained is None else f"{attained:.1%}")  # fmt: skip
     yield _inset(table)
     yield _line("latencies in ms")
+
+
+def _sessions(parts: Part) -> Iterator[RenderableType]:
+    """One line for each class whose sessions have several turns."""
+    known = {name: part["sessions"] for name, part in parts.items() if part.get("sessions")}
+    if not known:
+        return
+    yield _title("Sessions")
+    table = _table(["class", "whole", "of", "steps", "wall", "model", "pauses", "prompt grew", "cached"], left=(0,))
+    for name, one in known.items():
+        times = [_short_seconds(one[key]["p50"]) for key in ("wall_s", "model_s", "pause_s")]
+        grew, cached = one["context_growth_tokens"]["p50"], one["cached_share"]
+        table.add_row(name, _count(one["n"]), _count(one["of"]), _number(one["steps"]["mean"]), *times,
+                      _number(grew), "–" if cached is None else f"{cached:.1%}")  # fmt: skip
+    yield _inset(table)
+    yield _line("steps are means, the others medians; wall, model and pauses in s, growth in tokens")
+
+
+def _short_seconds(value: float | None) -> str:
+    return "–" if value is None else f"{value:.{_digits(value)}f}"
 
 
 def _outcomes(requests: Part) -> Iterator[RenderableType]:

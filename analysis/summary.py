@@ -11,6 +11,7 @@ from analysis.limits import ALL, Limit, good_limits, parse_limits
 from analysis.phases import phases
 from analysis.quantiles import Bools
 from analysis.run import Run
+from analysis.sessions import sessions
 from analysis.throughput import Window, length_s, measured_windows, throughput, windows
 
 FORMAT_VERSION = 1
@@ -61,7 +62,7 @@ def summarize(
         **head,
         "slo": gate,
         "phases": phases(run, rows, head, whole.stalls),
-        "by_class": {name: part for name, (_, part) in by_class.items()},
+        "by_class": {name: part | {"sessions": sessions(run, mine)} for name, (mine, part) in by_class.items()},
         "by_turn": _by_turn(whole, rows, spans),
         "by_stage": _by_stage(whole),
         "client": _client(run, rows, asked),

@@ -1,0 +1,54 @@
+"""Conversations and agents' tasks as wholes: how long one takes, and how much of that is waiting for the model."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analysis.quantiles import Bools, block
+from analysis.run import Run
+
+
+def sessions(run: Run, rows: Bools) -> dict[str, Any] | None:
+    """Figures of the sessions among the requests in the mask `rows`; None where none has more than one turn.
+
+    Only sessions whose requests have all succeeded are measured, `n` of `of`: one that was cut would look short. A
+    step is one model call; calls sent together wait together, so `model_s` is the sum over turns of the time from the
+    first send to the last token, and `pause_s` (think time, tools) the rest of `wall_s`. `context_growth_tokens` is
+    the longest prompt of the last turn less that of the first; `cached_share` is of prompt tokens, null if the server
+    never says.
+    """
+    frame = _frame(run, rows)
+    whole = frame.groupby("session").filter(lambda one: bool(one["ok"].all())) if len(frame) else frame
+    if not len(frame) or frame["turn"].max() < 2:
+        return None
+    turns = whole.groupby(["session", "turn"]).agg({"sent": "min", "end": "max", "prompt": "max"}).reset_index()
+    each = turns.groupby("session")
+    model_s = (turns["end"] - turns["sent"]).groupby(turns["session"]).sum()
+    wall_s = each["end"].max() - each["sent"].min()
+    prompts = whole["prompt"].sum()
+    known = whole["cached"].notna().any() and prompts > 0
+    return {
+        "n": int(whole["session"].nunique()),
+        "of": int(frame["session"].nunique()),
+        "steps": block(whole.groupby("session").size().to_numpy().astype(np.float64)),
+        "wall_s": block(wall_s.to_numpy(dtype=float)),
+        "model_s": block(model_s.to_numpy(dtype=float)),
+        "pause_s": block((wall_s - model_s).to_numpy(dtype=float)),
+        "context_growth_tokens": block((each["prompt"].last() - each["prompt"].first()).to_numpy(dtype=float)),
+        "cached_share": float(whole["cached"].sum() / prompts) if known else None,
+    }
+
+
+def _frame(run: Run, rows: Bools) -> pd.DataFrame:
+    columns = {
+        "session": run.column("session"),
+        "turn": run.column("turn"),
+        "sent": run.column("sent_ns") / 1e9,
+        "end": run.column("last_token_ns") / 1e9,
+        "prompt": run.column("prompt_tokens"),
+        "cached": run.column("cached_tokens"),
+        "ok": run.ok,
+    }
+    chosen = rows & ~np.isnan(columns["session"])
+    return pd.DataFrame({name: values[chosen] for name, values in columns.items()})
