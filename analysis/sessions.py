@@ -13,8 +13,8 @@ def sessions(run: Run, rows: Bools) -> dict[str, Any] | None:
     """Figures of the sessions among the requests in the mask `rows`; None where none has more than one turn.
 
     Only sessions whose requests have all succeeded are measured, `n` of `of`: one that was cut would look short. A
-    step is one model call; calls sent together wait together, so `model_s` is the sum over turns of the time from the
-    first send to the last token, and `pause_s` (think time, tools) the rest of `wall_s`. `context_growth_tokens` is
+    step is one model call; `model_s` is the time in which at least one call waits for its last token, as calls sent
+    together wait together, and `pause_s` (think time, tools) the rest of `wall_s`. `context_growth_tokens` is
     the longest prompt of the last turn less that of the first; `cached_share` is of prompt tokens, null if the server
     never says.
     """
@@ -24,7 +24,7 @@ def sessions(run: Run, rows: Bools) -> dict[str, Any] | None:
         return None
     turns = whole.groupby(["session", "turn"]).agg({"sent": "min", "end": "max", "prompt": "max"}).reset_index()
     each = turns.groupby("session")
-    model_s = (turns["end"] - turns["sent"]).groupby(turns["session"]).sum()
+    model_s = whole.sort_values("sent").groupby("session")[["sent", "end"]].apply(_covered_s)
     wall_s = each["end"].max() - each["sent"].min()
     prompts = whole["prompt"].sum()
     known = whole["cached"].notna().any() and prompts > 0
@@ -34,10 +34,16 @@ def sessions(run: Run, rows: Bools) -> dict[str, Any] | None:
         "steps": block(whole.groupby("session").size().to_numpy().astype(np.float64)),
         "wall_s": block(wall_s.to_numpy(dtype=float)),
         "model_s": block(model_s.to_numpy(dtype=float)),
-        "pause_s": block((wall_s - model_s).to_numpy(dtype=float)),
+        "pause_s": block((wall_s - model_s).clip(lower=0).to_numpy(dtype=float)),
         "context_growth_tokens": block((each["prompt"].last() - each["prompt"].first()).to_numpy(dtype=float)),
         "cached_share": float(whole["cached"].sum() / prompts) if known else None,
     }
+
+
+def _covered_s(calls: pd.DataFrame) -> float:
+    """Seconds that the intervals, in order of their start, cover together."""
+    before = calls["end"].cummax().shift(fill_value=-np.inf)
+    return float((calls["end"] - np.maximum(calls["sent"], before)).clip(lower=0).sum())
 
 
 def _frame(run: Run, rows: Bools) -> pd.DataFrame:
