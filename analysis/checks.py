@@ -34,7 +34,7 @@ def saturation(run: Run, rows: Bools, limits: "list[Limit]") -> Text:
     if late_s > allowed_s:
         return (
             f"the client is saturated: it sent requests {late_s * 1e3:.0f} ms late (p99; {allowed_s * 1e3:.0f} ms are "
-            "allowed): lower the rate, use --workers, or give it a core of its own"
+            "allowed): lower the rate, or give it a core of its own"
         )
     loop_s, gap_s = loop_lag_p99_s(run), run.gaps.gap_ns[(rows & run.streamed)[run.gaps.row]] / 1e9
     if run.meta.get("timestamp_source") == "kernel" or loop_s is None or not len(gap_s):
@@ -45,7 +45,7 @@ def saturation(run: Run, rows: Bools, limits: "list[Limit]") -> Text:
     return (
         f"the client is saturated: its event loop was {loop_s * 1e3:.1f} ms late (p99), over half the median gap "
         f"between tokens ({half_s * 1e3:.1f} ms), and arrivals are stamped in "
-        "user space: use --workers, or lower the load"
+        "user space: lower the load, or give it a core of its own"
     )
 
 
@@ -71,7 +71,7 @@ def undelivered(run: Run, rows: Bools) -> Text:
         return None
     return (
         f"the load was not delivered: {share:.1%} of the requests due were sent in time "
-        f"({DELIVERED_SHARE:.0%} are needed): raise --max-in-flight, use --workers, or lower the rate"
+        f"({DELIVERED_SHARE:.0%} are needed): raise --max-in-flight, or lower the rate"
     )
 
 

@@ -42,7 +42,20 @@ def _split(run: Run, rows: Bools, found: Stalls) -> dict[str, Any]:
     if not thinking[streams[run.events.row]].any():
         return {"thinking": None, "answer": None}
     kinds = np.arange(len(KINDS)) == THINKING
-    return {"thinking": _phase(run, streams, kinds, found), "answer": _phase(run, streams, ~kinds, found)}
+    answer = _phase(run, streams, ~kinds, found) | {"silence_s": block(_silence_s(run, streams))}
+    return {"thinking": _phase(run, streams, kinds, found), "answer": answer}
+
+
+def _silence_s(run: Run, streams: Bools) -> Floats:
+    """From the last thought to the first word of the answer, of the streams that thought before they answered."""
+    events = run.events
+    answers = np.flatnonzero(streams[events.row] & (events.kind != THINKING))
+    row, at = np.unique(events.row[answers], return_index=True)
+    first = answers[at]
+    before = np.maximum(first - 1, 0)
+    thought = (first > 0) & (events.row[before] == row) & (events.kind[before] == THINKING)
+    silence: Floats = (events.arrival_ns[first] - events.arrival_ns[before])[thought] / 1e9
+    return silence
 
 
 def _phase(run: Run, streams: Bools, kinds: Bools, found: Stalls) -> dict[str, Any]:

@@ -99,6 +99,8 @@ def _decode(summary: Part) -> Iterator[RenderableType]:
         if phases[name]:
             rows[f"gap, {name}"] = phases[name]["gap_s"]
             rows[f"TPOT, {name}"] = phases[name]["tpot_s"]
+    if phases["answer"]:
+        rows["silence before it"] = phases["answer"]["silence_s"]
     yield _latencies(rows)
     if tokens["output"] is None:
         return

@@ -115,7 +115,7 @@ class HttpEngine:
     async def _send_with_retries(self, request: Request, record: RequestRecord) -> None:
         body = msgspec.json.encode(request_body(request, self._body))
         length = b"content-length: %d\r\n\r\n" % len(body)
-        message = b"".join([self._head, _lines(trace_headers(request.request_id)), length, body])
+        message = b"".join([self._head, _lines(request_headers(request)), length, body])
         first_sent_ns: int | None = None
         while True:
             record.tries += 1
@@ -243,10 +243,14 @@ def _head_lines(target: Target, options: HttpOptions) -> bytes:
     return _lines(headers)
 
 
-def trace_headers(request_id: str) -> dict[str, str]:
-    """The request's id for the server's log, and a W3C trace context made from it, so that both can be joined."""
-    digest = hashlib.blake2b(request_id.encode(), digest_size=24).hexdigest()
-    return {"x-request-id": request_id, "traceparent": f"00-{digest[:32]}-{digest[32:]}-01"}
+def request_headers(request: Request) -> dict[str, str]:
+    """The request's id for the server's log, and a W3C trace context made from it, so that both can be joined; and how
+    much of the answer is meant to be thought, which the simulated engine heeds."""
+    digest = hashlib.blake2b(request.request_id.encode(), digest_size=24).hexdigest()
+    headers = {"x-request-id": request.request_id, "traceparent": f"00-{digest[:32]}-{digest[32:]}-01"}
+    if request.thinking_tokens:
+        headers["x-loadgen-thinking-tokens"] = str(request.thinking_tokens)
+    return headers
 
 
 def _lines(headers: Mapping[str, str]) -> bytes:

@@ -11,7 +11,7 @@ from loadgen.clock import RunClock
 from loadgen.connection import reason
 from loadgen.exchange import Exchange
 from loadgen.openai_api import READERS, BodyOptions, request_body
-from loadgen.openai_http import HttpOptions, trace_headers
+from loadgen.openai_http import HttpOptions, request_headers
 from loadgen.target import Target
 from workloads.request import Request
 
@@ -82,7 +82,7 @@ class HttpxEngine:
         base = "http://localhost" if self._target.unix_path else self._target.origin
         outgoing = self._client.build_request(
             "POST", f"{base}{self._target.path}", json=request_body(request, self._body),
-            headers=trace_headers(request.request_id),
+            headers=request_headers(request),
         )  # fmt: skip
         reads = 0
         try:

@@ -34,6 +34,8 @@ def test_thinking_has_its_own_first_token() -> None:
     thinking, answer = summary["phases"]["thinking"], summary["phases"]["answer"]
     assert (thinking["events"], answer["events"]) == (10, 5)
     assert thinking["gap_s"]["n"] == 9
+    assert answer["silence_s"]["n"] == 1
+    assert answer["silence_s"]["p50"] == pytest.approx(0.03)
     assert answer["gap_s"]["n"] == 5
     assert thinking["share_of_decode_time"] == pytest.approx(270 / 420)
     assert answer["tpot_s"]["mean"] == pytest.approx(0.030)

@@ -112,6 +112,17 @@ def test_what_is_sent() -> None:
     }
 
 
+def test_the_planned_share_of_thinking_is_told_in_a_header() -> None:
+    async def run() -> tuple[str | None, str | None]:
+        async with ScriptedServer(answer(*WHOLE)) as server, engine_for(server.url) as engine:
+            await engine.send(request(1))
+            await engine.send(request(2, thinking_tokens=7))
+            first, second = (one.headers.get("x-loadgen-thinking-tokens") for one in server.requests)
+            return first, second
+
+    assert asyncio.run(asyncio.wait_for(run(), 30)) == (None, "7")
+
+
 def test_one_connection_serves_many_requests() -> None:
     records, server = ask(answer(*WHOLE), times=5)
     assert [record.outcome for record in records] == ["ok"] * 5
