@@ -10,7 +10,8 @@ from analysis.run import Run
 
 Text = str | None
 _FASTEST_TOKENS_PER_S = 1000.0
-_TREND_Z = 4.0
+_TREND_BLOCKS = 20
+_TREND_Z = 3.0
 
 
 def all_of(run: Run, rows: Bools, summary: Mapping[str, Any]) -> dict[str, Text]:
@@ -198,7 +199,11 @@ def _warmup_short(run: Run, ok: Bools) -> Text:
 
 def _trend(run: Run, rows: Bools) -> Text:
     ttft_s = run.column("ttft_s")[rows][np.argsort(run.column("sent_ns")[rows], kind="stable")]
-    if len(ttft_s) < 40 or abs(_rank_correlation(ttft_s)) * np.sqrt(len(ttft_s) - 1) < _TREND_Z:
+    if len(ttft_s) < 2 * _TREND_BLOCKS:
+        return None
+    # Requests close in time are alike, as they share a queue: blocks of time are compared, not single samples.
+    medians = np.array([np.median(part) for part in np.array_split(ttft_s, _TREND_BLOCKS)])
+    if abs(_rank_correlation(medians)) * np.sqrt(_TREND_BLOCKS - 1) < _TREND_Z:
         return None
     third = len(ttft_s) // 3
     early_s, late_s = float(np.median(ttft_s[:third])), float(np.median(ttft_s[-third:]))

@@ -139,6 +139,17 @@ def test_a_trend_in_ttft_is_no_steady_state(ttft: Any, told: str | None) -> None
     assert [told in text for text in found] == ([True] if told else [])
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_a_busy_queue_in_a_steady_state_is_no_trend(seed: int) -> None:
+    """Waits in a queue come in clumps: taken for independent samples, one run in seven would seem to have a trend."""
+    gaps = np.random.default_rng(seed).exponential(83, 200)
+    waits = [0.0]
+    for gap in gaps:
+        waits.append(max(0.0, waits[-1] + 50 - gap))
+    records = [record(f"r{i}", every(20, 3, 50 + wait), usage=3, sent=83 * i) for i, wait in enumerate(waits)]
+    assert texts(summary_of(*records), "warmup_short") == []
+
+
 @pytest.mark.parametrize(("extra", "warns"), [(40, True), (4, False), (400, False)])
 def test_a_constant_extra_on_reused_connections(extra: float, warns: bool) -> None:
     new = [record(f"n{i}", every(20, 20, 100 + i % 5), usage=20, reused_connection=False) for i in range(12)]
