@@ -21,9 +21,8 @@ import httptools
 from loadgen.clock import RunClock
 from loadgen.error_text import fault
 from loadgen.poller import Poller
-from loadgen.tls_pipe import TlsPipe
+from loadgen.tls_pipe import READ_BYTES, TlsPipe
 
-READ_BYTES = 65_536
 MAX_HEAD_BYTES = 262_144
 SO_TIMESTAMPNS = 35 if platform.system() == "Linux" else None
 """Linux' number for it, on every architecture but SPARC and PA-RISC; Python's socket module has no name for it."""
