@@ -4,7 +4,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from loadgen.sim.cost import Gpu, Model
+from analysis.roofline import Gpu, Model
 
 
 def gpu(name: str) -> Gpu:

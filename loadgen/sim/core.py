@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from loadgen.sim.cost import Roofline
+from analysis.roofline import Roofline
 from loadgen.sim.kv import BLOCK_TOKENS, BlockPool, blocks_for
 
 WHOLE_PROMPTS_TOKENS = 2048

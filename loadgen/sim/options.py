@@ -3,9 +3,9 @@
 import argparse
 from dataclasses import dataclass, field, fields
 
+from analysis.roofline import Roofline
 from loadgen.sim import catalog
 from loadgen.sim.core import SimConfig
-from loadgen.sim.cost import Roofline
 
 
 @dataclass(frozen=True, slots=True)

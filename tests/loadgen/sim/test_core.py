@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from analysis.roofline import Gpu, Model, Roofline
 from loadgen.sim import catalog
 from loadgen.sim.core import SimConfig, SimRequest, Simulator, replay
-from loadgen.sim.cost import Gpu, Model, Roofline
 from loadgen.sim.kv import BLOCK_TOKENS, BlockPool
 
 H100 = Roofline(catalog.gpu("h100"), catalog.model("llama-3.1-8b"))

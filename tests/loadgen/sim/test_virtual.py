@@ -4,10 +4,10 @@ import time
 import pytest
 
 from analysis.record import ANSWER, THINKING
+from analysis.roofline import Roofline
 from loadgen.clock import RunClock
 from loadgen.sim import catalog
 from loadgen.sim.core import SimConfig, SimRequest, replay
-from loadgen.sim.cost import Roofline
 from loadgen.sim.virtual import VirtualEngine, VirtualLoop
 from workloads.request import Message, Request
 

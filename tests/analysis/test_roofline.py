@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from analysis.roofline import Gpu, Model, Roofline
 from loadgen.sim import catalog
-from loadgen.sim.cost import Gpu, Model, Roofline
 
 H100 = Roofline(catalog.gpu("h100"), catalog.model("llama-3.1-8b"))
 
