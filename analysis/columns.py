@@ -41,7 +41,8 @@ CHUNKS = {
 }  # fmt: skip
 
 _EVENTS = {"arrival_ns": "i8", "n_tokens": "i4", "kind": "i1", "chars": "i4", "read_id": "i4"}
-_SCALARS = tuple(field.name for field in fields(RequestRecord) if field.name not in _EVENTS)
+_PASSING = ("tool_calls",)
+_SCALARS = tuple(field.name for field in fields(RequestRecord) if field.name not in (*_EVENTS, *_PASSING))
 ROW_FIELDS = (*_SCALARS, *_EVENTS)
 _row = attrgetter(*ROW_FIELDS)
 

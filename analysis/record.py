@@ -6,6 +6,7 @@ durations, resolved token counts and the like are computed in one place, `analys
 
 from array import array
 from dataclasses import dataclass, field
+from typing import Any
 
 THINKING, ANSWER, TOOL, REFUSAL = range(4)
 KINDS = ("thinking", "answer", "tool", "refusal")
@@ -98,5 +99,6 @@ class RequestRecord:
     chars: "array[int]" = field(default_factory=_ints)
     read_id: "array[int]" = field(default_factory=_ints)
     events_dropped: int = 0
-    # Only where the plan or the user asked to keep it; never written to disk unless the user did.
+    # Only where the plan or the user asked to keep it; the text is never written to disk unless the user did.
     text: str | None = None
+    tool_calls: list[dict[str, Any]] | None = None  # as the API writes them, for the next turn; never written to disk

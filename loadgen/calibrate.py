@@ -4,8 +4,9 @@ Every request here carries the header `x-loadgen-probe`, so that a server's log 
 is in any number.
 """
 
-from collections.abc import Awaitable, Callable, Iterable
-from typing import TypeAlias
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any, TypeAlias
 
 import httpx
 import numpy as np
@@ -17,6 +18,7 @@ from loadgen.errors import UsageError
 from loadgen.openai_api import BodyOptions, request_body
 from workloads.prompts import Calibration, words
 from workloads.request import Message, Request
+from workloads.tools import ToolCosts, definition, results, scripted_call
 
 FEW_WORDS = 64
 FIT_TEXTS = 4
@@ -54,28 +56,66 @@ class _NoCountError(Exception):
     """The server does not say how long a prompt is, and why."""
 
 
-async def calibrate(access: Access, options: BodyOptions) -> tuple[Calibration, str | None]:
+async def calibrate(access: Access, options: BodyOptions, *, tools: bool = False) -> tuple[Calibration, list[str]]:
     """How many tokens each of our words and the model's template come to, by the server's own count.
 
     Four one-token requests are enough where every word is one token, as with the usual vocabularies. Elsewhere the
     server's /tokenize tells each word's tokens; where it has none, a few more requests fit them to the words' lengths.
-    If the server does not count prompts at all, the defaults are taken, and the second value says so.
+    With `tools`, three more tell what definitions, calls and results cost; where the server refuses tools, they are
+    to be told in words. If the server does not count prompts at all, the defaults are taken. The notes say so.
 
     Raises:
         NoVerdictError: the server cannot be reached.
     """
     async with access.client() as client:
 
-        async def count(*messages: tuple[str, str]) -> int:
-            return await _prompt_tokens(client, access, options, [Message(role, text) for role, text in messages])
+        async def count(*messages: Message | tuple[str, str], **body: Any) -> int:
+            said = tuple(each if isinstance(each, Message) else Message(*each) for each in messages)
+            return await _prompt_tokens(client, access, options, said, body)
 
+        known, notes = Calibration(), []
         try:
-            return await _measured(client, access, options, count), None
+            known = await _measured(client, access, options, count)
         except _NoCountError as problem:
-            return Calibration(), f"prompt lengths are not calibrated: {problem}"
+            notes.append(f"prompt lengths are not calibrated: {problem}")
+        if tools:
+            known, note = await _with_tools(known, options, count)
+            notes += [note] if note else []
+        return known, notes
 
 
 Count: TypeAlias = Callable[..., Awaitable[int]]
+
+
+async def _with_tools(known: Calibration, options: BodyOptions, count: Count) -> tuple[Calibration, str | None]:
+    if options.endpoint != "chat":
+        return replace(known, tools=None), None
+    try:
+        return replace(known, tools=await _tool_costs(known, count)), None
+    except _NoCountError as problem:
+        if str(problem) == NO_USAGE:
+            return known, None
+        note = f"tools are told in the prompt's words, not in the API's fields: {problem}"
+        return replace(known, tools=None), note
+
+
+async def _tool_costs(known: Calibration, count: Count) -> ToolCosts:
+    """What the template adds for definitions, and for an answer with a call and its result."""
+    texts = [_text(range(start, start + FEW_WORDS)) for start in range(0, 4 * FEW_WORDS, FEW_WORDS)]
+    costs = np.ones(len(words())) if known.word_tokens is None else known.word_tokens
+    spent = [float(costs[start : start + FEW_WORDS].sum()) for start in range(0, 4 * FEW_WORDS, FEW_WORDS)]
+    two = [definition(i, text) for i, text in enumerate(texts[:2])]
+    bare = spent[2] + known.request_overhead_tokens
+    one_defined = await count(("user", texts[2]), tools=two[:1])
+    both_defined = await count(("user", texts[2]), tools=two)
+    if both_defined - one_defined < spent[1] / 2:
+        raise _NoCountError("the model's template leaves them out")
+    call = scripted_call("0-0-1")
+    answered = Message("assistant", texts[3], {"tool_calls": [call]})
+    exchange = await count(("user", texts[2]), answered, *results([call], [texts[0]]), tools=two)
+    each = both_defined - one_defined - spent[1]
+    frame = one_defined - bare - each - spent[0]
+    return ToolCosts(max(0.0, frame), max(0.0, each), max(0.0, exchange - both_defined - spent[3] - spent[0]))
 
 
 async def _measured(client: httpx.AsyncClient, access: Access, options: BodyOptions, count: Count) -> Calibration:
@@ -108,7 +148,7 @@ async def prime(access: Access, options: BodyOptions, requests: Iterable[Request
         for request in requests:
             sent += 1
             try:
-                await _prompt_tokens(client, access, options, list(request.messages))
+                await _prompt_tokens(client, access, options, request.messages, request.body)
             except _NoCountError as problem:
                 if str(problem) != NO_USAGE:
                     raise UsageError(f"{access.target.origin}: a prefix cannot be primed: {problem}") from None
@@ -162,10 +202,14 @@ def _parted(tokens: list[int]) -> NDArray[np.float64] | None:
 
 
 async def _prompt_tokens(
-    client: httpx.AsyncClient, access: Access, options: BodyOptions, messages: list[Message]
+    client: httpx.AsyncClient,
+    access: Access,
+    options: BodyOptions,
+    messages: tuple[Message, ...],
+    fields: Mapping[str, Any],
 ) -> int:
     """The server's count of a prompt. Raises _NoCountError."""
-    body = request_body(Request("probe", tuple(messages), 0, 1), options)
+    body = request_body(Request("probe", messages, 0, 1, body=fields), options)
     body = {**body, "stream": False}
     body.pop("stream_options", None)
     async with access.ask(client, "POST", access.target.path, body) as answer:

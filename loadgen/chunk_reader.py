@@ -3,6 +3,7 @@
 The reader writes what it sees straight into the request's record; METRICS section 1 says what a token event is.
 """
 
+from collections.abc import Iterable
 from itertools import takewhile
 from typing import Annotated, Any
 
@@ -20,6 +21,8 @@ class _Function(msgspec.Struct, gc=False):
 
 
 class _ToolCall(msgspec.Struct, gc=False):
+    index: int | None = None
+    id: str | None = None
     function: _Function | None = None
 
 
@@ -187,6 +190,8 @@ class ChunkReader:
         if delta.reasoning or delta.reasoning_content:
             return THINKING, len(_thought(delta))
         if delta.tool_calls or delta.function_call:
+            if self._parts is not None and choice.index == 0:
+                _keep_calls(self.record, delta.tool_calls or ())
             return TOOL, _tool_chars(delta)
         return REFUSAL, len(delta.refusal or "")
 
@@ -225,6 +230,22 @@ def _thought(delta: _Delta) -> str:
     """Thinking under either name; both with the same text are one."""
     first, second = delta.reasoning_content or "", delta.reasoning or ""
     return first if first == second else first + second
+
+
+def _keep_calls(record: RequestRecord, pieces: Iterable[_ToolCall]) -> None:
+    """Adds the pieces of calls to those of the record: the first of a call brings its id and name, the others more of
+    its arguments."""
+    calls = record.tool_calls = record.tool_calls or []
+    for piece in pieces:
+        function = piece.function or _Function()
+        place = len(calls) - 1 if piece.index is None and not piece.id else piece.index
+        if place is None or not 0 <= place < len(calls):
+            made = {"name": function.name or "", "arguments": function.arguments or ""}
+            calls.append({"id": piece.id or f"call_{len(calls)}", "type": "function", "function": made})
+        else:
+            known = calls[place]["function"]
+            known["name"] += function.name or ""
+            known["arguments"] += function.arguments or ""
 
 
 def _tool_chars(delta: _Delta) -> int:

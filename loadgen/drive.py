@@ -109,6 +109,7 @@ def stage_at(stages: Sequence[Stage], t_ns: int) -> Stage:
 class _Reply:
     record: RequestRecord
     text: str | None
+    tool_calls: list[dict[str, Any]] | None
 
     @property
     def failed(self) -> bool:
@@ -213,7 +214,8 @@ class _Drive:
                 if reply.failed:
                     return self._leave(session, index + 1, "skipped", reply.record.stage)
             if index + 1 < len(session.rounds):
-                history = self._history(history, round_, requests, replies)
+                answers = [(reply.text, reply.tool_calls) for reply in replies]
+                history = self.prompter.history(history, round_.turns, requests, answers)
             start_ns = max(self._end_ns(reply.record) for reply in replies) + round_.pause_ns
             requests = ()
         return start_ns
@@ -224,16 +226,6 @@ class _Drive:
             self.prompter.request(turn, history, self.save_text or (goes_on and turn.scripted_answer is None))
             for turn in session.rounds[index].turns
         ]
-
-    def _history(
-        self, history: tuple[Message, ...], round_: Round, requests: Sequence[Request], replies: Sequence[_Reply]
-    ) -> tuple[Message, ...]:
-        """What was said before a round, then each of its turns with its answer."""
-        said = list(history)
-        for turn, request, reply in zip(round_.turns, requests, replies, strict=True):
-            said.extend(request.messages[len(history) :])
-            said.append(self.prompter.answer(turn, reply.text))
-        return tuple(said)
 
     def _not_sent(self, session: Session, index: int, start_ns: int) -> int:
         """Files what is left of a session when the sending is over; nothing if it neither began nor was due by then."""
@@ -275,11 +267,12 @@ class _Drive:
             stage = self._stage(since_ns if due_ns is None else due_ns)
         else:
             record, stage = RequestRecord(turn.request_id, outcome="not_sent"), self._stage(due_ns)
-        text = record.text
+        text, tool_calls = record.text, record.tool_calls
+        record.tool_calls = None
         if not self.save_text:
             record.text = None
         self._file(record, session, turn, stage, due_ns)
-        return _Reply(record, text)
+        return _Reply(record, text, tool_calls)
 
     async def _send(self, request: Request) -> RequestRecord:
         self.live.sent += 1

@@ -27,7 +27,7 @@ from loadgen.progress import Progress
 from loadgen.recorder import Recorder
 from workloads.prompts import Calibration, Prompter
 from workloads.schedule import Schedule
-from workloads.spec import Workload
+from workloads.spec import Agent, Workload
 
 if TYPE_CHECKING:
     from loadgen.openai_httpx import HttpxEngine
@@ -69,6 +69,12 @@ def measure(workload: Workload, schedule: Schedule, options: RunOptions) -> int 
 def needed_files(schedule: Schedule, max_in_flight: int | None) -> int:
     """Descriptors that the plan is sure to need: a socket for each request that may be in flight, and some for us."""
     return (max_in_flight or schedule.concurrency or 0) + 64
+
+
+def uses_tools(workload: Workload) -> bool:
+    """Whether a class of the workload defines tools in the body."""
+    agents = (spec for spec in workload.classes.values() if isinstance(spec, Agent))
+    return any(agent.tools and agent.tool_calls == "native" for agent in agents)
 
 
 class _Measurement:
@@ -140,13 +146,13 @@ class _Measurement:
             extra=options.body,
         )
 
-    async def _get_to_know(self, body: BodyOptions) -> tuple[BodyOptions, Calibration | None]:
+    async def _get_to_know(self, body: BodyOptions) -> tuple[BodyOptions, Calibration]:
         """Probe and calibrate, unless every POST is to be measured."""
         if not self.options.calibrate:
-            return body, None
+            return body, Calibration() if body.endpoint == "chat" else Calibration(tools=None)
         body, notes = await find_options(self.access, body)
-        calibration, note = await calibrate(self.access, body)
-        for text in [*notes, *([note] if note else [])]:
+        calibration, more = await calibrate(self.access, body, tools=uses_tools(self.workload))
+        for text in [*notes, *more]:
             self._tell(text)
         return body, calibration
 

@@ -145,6 +145,9 @@ _CLASSES = {
     input_tokens: {law: lognormal, mean: 200, p95: 500, max: 1500}
     thinking_tokens: {law: lognormal, mean: 700, p95: 1500, max: 2000}
     output_tokens: {law: lognormal, mean: 200, p95: 400, max: 600}   # the answer after the thinking
+    # effort: high                # sent as reasoning_effort
+    # enable_thinking: true       # sent in chat_template_kwargs
+    # budget_field: thinking_token_budget   # the field that tells the server each request's thinking tokens
 """
     + _COMMON,
     "agent": """\
@@ -152,13 +155,14 @@ _CLASSES = {
     shape: agent                  # tasks of several model calls, each of which sends all steps before it
     weight: 1                     # this class's part of all sessions
     system_tokens: 300            # the system prompt, the same in every task
-    tools: 6                      # so many tools, described in the system prompt
+    tools: 6                      # so many tools, defined
     tool_definition_tokens: 80    # in so many tokens each
     steps: {law: uniform, low: 3, high: 8}
     parallel: {probability: 0.2, width: 3}   # how often a step is several calls at once
     tool_time: {law: lognormal, mean: 1s, p95: 3s}   # from the end of an answer to the next step
     input_tokens: 150             # the task
     tool_result_tokens: {law: lognormal, mean: 300, p95: 800, max: 2000}
+    tool_calls: native            # native: tools, calls and results in the API's fields; text: in plain messages
     output_tokens: {law: lognormal, mean: 100, p95: 250, max: 500}
     history: live                 # live: the model's own answers; scripted: words of the planned length
     # model: NAME                 # another model than the run's

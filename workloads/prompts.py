@@ -1,17 +1,21 @@
 """Text of a wanted length: words that are nearly always one token each, drawn from a stream that a key names."""
 
 from collections import OrderedDict
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from workloads.request import HEAD, Message, Passage, Request, Turn
+from workloads.tools import TOOL, ToolCosts, as_talk, calls_of, definition, results, scripted_call
+
+Answer: TypeAlias = tuple[str | None, Sequence[Mapping[str, Any]] | None]
+"""The text of a model's answer and the calls in it; None where they were not kept."""
 
 CACHE_CHARS = 32_000_000
 """Texts kept at most: shared prefixes and document pools are made once, whatever else passes through."""
@@ -32,12 +36,14 @@ class Calibration:
         request_overhead_tokens: Tokens its template adds to a prompt of one user message.
         system_overhead_tokens: Tokens it adds for a system message before that.
         message_overhead_tokens: Tokens it adds for each further message of a user or the model.
+        tools: What it adds for tools; None: the endpoint takes none, so they are told in words.
     """
 
     word_tokens: NDArray[np.float64] | None = None
     request_overhead_tokens: float = 0.0
     system_overhead_tokens: float = 0.0
     message_overhead_tokens: float = 0.0
+    tools: ToolCosts | None = field(default_factory=ToolCosts)
 
 
 class Prompter:
@@ -50,6 +56,7 @@ class Prompter:
         self._word_tokens = np.ones(len(words())) if known is None else known
         self._texts: OrderedDict[tuple[tuple[int, ...], float], str] = OrderedDict()
         self._chars = 0
+        self._definitions_made: dict[Sequence[Passage], list[dict[str, Any]]] = {}
 
     def text(self, passage: Passage, tokens: float | None = None) -> str:
         """The passage in words: `tokens` tokens of it where given, else its own number; at least one word."""
@@ -70,13 +77,19 @@ class Prompter:
         The last passage gives way to what the template adds for the new messages, so that the prompt as the server
         counts it comes to `turn.input_tokens` (as long as it can: a passage keeps at least one word).
         """
-        *first, last = [p for p in turn.passages if p.role != HEAD]
+        *first, last = self._spoken(turn, history)
+        heads = [p for p in turn.passages if p.role == HEAD]
         roles = [last.role] if not first else [role for role, _ in groupby(p.role for p in (*first, last))]
         parts = [(p.role, self.text(p)) for p in first]
-        parts.append((last.role, self.text(last, last.tokens - self._overhead(roles, bool(history)))))
-        new = [Message(role, " ".join(t for _, t in group)) for role, group in groupby(parts, key=lambda part: part[0])]
+        room = last.tokens - self._overhead(roles, bool(history))
+        if last.role == TOOL:
+            new = self._results(history, last, room)
+        else:
+            parts.append((last.role, self.text(last, room)))
+            grouped = groupby(parts, key=lambda part: part[0])
+            new = [Message(role, " ".join(text for _, text in group)) for role, group in grouped]
         said = [*history, *new]
-        for head in (p for p in turn.passages if p.role == HEAD):
+        for head in heads:
             said[0] = replace(said[0], content=f"{self.text(head)} {said[0].content}")
         return Request(
             request_id=turn.request_id,
@@ -84,17 +97,82 @@ class Prompter:
             input_tokens=turn.input_tokens,
             output_tokens=turn.output_tokens,
             thinking_tokens=turn.thinking_tokens,
-            body=turn.body,
+            body={**turn.body, "tools": self._definitions(turn.tools, heads)} if self._native(turn) else turn.body,
             keep_text=keep_text,
         )
 
-    def answer(self, turn: Turn, text: str | None) -> Message:
-        """What the history takes as the answer to `turn`: the scripted one, else the model's `text`, else words."""
+    def history(
+        self,
+        history: Sequence[Message],
+        turns: Sequence[Turn],
+        requests: Sequence[Request],
+        answers: Sequence[Answer],
+    ) -> tuple[Message, ...]:
+        """What was said before a round of turns, then each of them with its answer.
+
+        Where turns ran side by side, only the last answer calls a tool: that is the one which the next turn goes on
+        from.
+        """
+        said = list(history)
+        final = len(turns) - 1
+        for i, (turn, request, answer) in enumerate(zip(turns, requests, answers, strict=True)):
+            new = request.messages[len(history) :]
+            said.extend(new if i == 0 else map(as_talk, new))
+            message = self.answer(turn, *answer)
+            said.append(message if i == final else as_talk(message))
+        return tuple(said)
+
+    def answer(self, turn: Turn, text: str | None, calls: Sequence[Mapping[str, Any]] | None = None) -> Message:
+        """What the history takes as the answer to `turn`: the scripted one, else the model's `text` and `calls`, else
+        words. A model that was given tools and called none has a scripted call put beside its words."""
         script = turn.scripted_answer
-        if script is None and text:
-            return Message("assistant", text)
+        calls = calls if self._native(turn) and script is None else None
+        extra = {"tool_calls": [*calls] if calls else [self._scripted_call(turn)]} if self._native(turn) else {}
+        if script is None and (text or calls):
+            return Message("assistant", text or "", extra)
         spoken = max(1, turn.output_tokens - turn.thinking_tokens)
-        return Message("assistant", self.text(script or Passage("assistant", (*turn.passages[-1].key, 1), spoken)))
+        words_ = self.text(script or Passage("assistant", (*turn.passages[-1].key, 1), spoken))
+        return Message("assistant", words_, extra)
+
+    def _scripted_call(self, turn: Turn) -> dict[str, Any]:
+        return scripted_call(turn.request_id, turn.number % len(turn.tools))
+
+    def _native(self, turn: Turn) -> bool:
+        return bool(turn.tools) and self._calibration.tools is not None
+
+    def _spoken(self, turn: Turn, history: Sequence[Message]) -> list[Passage]:
+        """The passages that stand in messages. Tools that the endpoint does not take are told in the system prompt, and
+        their results by the user."""
+        spoken = [p for p in turn.passages if p.role != HEAD]
+        if self._native(turn):
+            return spoken
+        told = [replace(p, role="system") for p in turn.tools] if not history else []
+        after = sum(p.role == "system" for p in spoken)
+        talk = [replace(p, role="user") if p.role == TOOL else p for p in spoken]
+        return [*talk[:after], *told, *talk[after:]]
+
+    def _definitions(self, tools: Sequence[Passage], heads: Sequence[Passage]) -> list[dict[str, Any]]:
+        """The body's `tools`: descriptions give way to what the template adds. Those of a cold prompt begin with its
+        head too, as templates put them before all that is said."""
+        known = None if heads else self._definitions_made.get(tools)
+        if known is not None:
+            return known
+        costs = self._calibration.tools or ToolCosts()
+        added = costs.each_tokens + costs.frame_tokens / len(tools)
+        first, *others = tools
+        begin = [self.text(head) for head in heads]
+        own = self.text(first, first.tokens - added - sum(head.tokens for head in heads))
+        texts = [" ".join([*begin, own]), *(self.text(p, p.tokens - added) for p in others)]
+        made = [definition(i, text) for i, text in enumerate(texts)]
+        if not heads:
+            self._definitions_made[tools] = made
+        return made
+
+    def _results(self, history: Sequence[Message], passage: Passage, tokens: float) -> list[Message]:
+        """What the tools say to the calls of the last answer, `tokens` tokens of words in all."""
+        calls = calls_of(history[-1])
+        each = [replace(passage, key=(*passage.key, i)) if i else passage for i in range(len(calls))]
+        return results(calls, [self.text(p, tokens / len(calls)) for p in each])
 
     def _write(self, key: tuple[int, ...], tokens: float) -> str:
         """Random words up to the wanted number of tokens, the last one chosen so that the sum comes nearest to it."""
@@ -125,6 +203,8 @@ class Prompter:
     def _overhead(self, roles: Sequence[str], has_history: bool) -> float:
         """Template tokens that a turn adds: its messages, and the answer before them or the prompt's frame."""
         known = self._calibration
+        if TOOL in roles:
+            return (known.tools or ToolCosts()).exchange_tokens
         system = sum(role == "system" for role in roles)
         spoken = len(roles) - system + (1 if has_history else -1)
         frame = 0.0 if has_history else known.request_overhead_tokens

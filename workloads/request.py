@@ -48,6 +48,8 @@ class Turn:
         output_tokens: Length asked of the model, thinking included.
         thinking_tokens: The share of `output_tokens` meant to be thought, 0 for models that do not think.
         body: Further fields of the request body.
+        tools: The definitions of what the model may call, the same in every turn of a session; their tokens are part of
+            every prompt.
         scripted_answer: What the history takes as the answer where it is not the model's own.
     """
 
@@ -58,6 +60,7 @@ class Turn:
     output_tokens: int
     thinking_tokens: int = 0
     body: Mapping[str, Any] = field(default_factory=dict)
+    tools: tuple[Passage, ...] = ()
     scripted_answer: Passage | None = None
 
 

@@ -1,7 +1,7 @@
 """The shapes of traffic: what chance decides for each session, and the rounds that follow from it."""
 
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy as np
 from workloads.lengths import AnyLaw, Constant, Ints, tokens
 from workloads.request import HEAD, Passage, Round, Session, Turn
 from workloads.spec import Agent, Chat, Documents, Rag, Reasoning, Workload
+from workloads.tools import TOOL
 
 AnyClass = Chat | Rag | Reasoning | Agent
 
@@ -20,7 +21,7 @@ BLOCK = 256
 ARRIVALS, CLASS, ROUNDS, WIDTHS, TASKS, INPUTS, OUTPUTS, THOUGHTS, PAUSES, RETRIEVAL, POOL = range(1, 12)
 
 # The third part of a text's key: whose text it is. Parts count from 1, because trailing zeros do not change a stream.
-SYSTEM, DOCUMENT, SESSION, BLOCKS, TALK, HEADS = range(1, 7)
+SYSTEM, DOCUMENT, SESSION, BLOCKS, TALK, HEADS, TOOLS = range(1, 8)
 
 COLD_TOKENS = 4
 """Words of its own that begin each prompt of a cold workload: 2^40 different beginnings."""
@@ -88,8 +89,14 @@ class Shape:
         self._seed = seed
         # By name, so that a class keeps its sessions when another one is added.
         self._code = zlib.crc32(name.encode())
-        self.body: dict[str, Any] = {**({"model": spec.model} if spec.model else {}), **spec.body}
-        self._system = spec.system_tokens + (spec.tools * spec.tool_definition_tokens if isinstance(spec, Agent) else 0)
+        self.body = _body(spec)
+        self._system = spec.system_tokens
+        self.tools: tuple[Passage, ...] = ()
+        if isinstance(spec, Agent) and spec.tool_calls == "native":
+            keys = (self.key(TOOLS, i + 1) for i in range(spec.tools))
+            self.tools = tuple(Passage(TOOL, key, spec.tool_definition_tokens) for key in keys)
+        elif isinstance(spec, Agent):
+            self._system += spec.tools * spec.tool_definition_tokens
         pool = spec.documents if isinstance(spec, Rag) else None
         self._pool = [] if pool is None else tokens(pool.tokens, self._stream(POOL, 0), pool.count).tolist()
 
@@ -138,8 +145,11 @@ class Shape:
     def _turn(self, number: int, r: int, call: int, context: int, draws: Draws) -> Turn:
         key = (self._seed, self._code, SESSION, number + 1, call + 1)
         own = Passage("user", key, int(draws.inputs[call]))
+        if r > 1 and self.tools:
+            own = replace(own, role=TOOL)
         passages = (*self.prefix(draws.documents.tolist()), own) if r == 1 else (own,)
         passages = self.headed(passages, number, call)
+        new = (*passages, *self.tools) if r == 1 else passages
         thinking = int(draws.thoughts[call])
         spoken = int(draws.outputs[call])
         scripted = isinstance(self.spec, Chat | Agent) and self.spec.history == "scripted"
@@ -147,12 +157,19 @@ class Shape:
             request_id=f"{self._seed:x}-{number}-{call + 1}",
             number=r,
             passages=passages,
-            input_tokens=context + sum(p.tokens for p in passages),
+            input_tokens=context + sum(p.tokens for p in new),
             output_tokens=thinking + spoken,
             thinking_tokens=thinking,
-            body=self.body,
+            body=self._budgeted(thinking),
+            tools=self.tools,
             scripted_answer=Passage("assistant", (*key, 1), spoken) if scripted else None,
         )
+
+    def _budgeted(self, thinking: int) -> dict[str, Any]:
+        """The class's body fields, with the thinking tokens of one request where the server is to be told."""
+        if not isinstance(self.spec, Reasoning) or self.spec.budget_field is None:
+            return self.body
+        return _with(self.body, self.spec.budget_field.split("."), thinking)
 
     def prefix(self, documents: Sequence[int] = ()) -> list[Passage]:
         """What comes before the user's own words: the class's system prompt, then documents of its pool."""
@@ -176,13 +193,16 @@ class Shape:
         return (Passage(HEAD, self.key(HEADS, number + 1, call + 1), COLD_TOKENS), *shorter)
 
     def primers(self) -> Iterator[Turn]:
-        """A request of one token for each prefix that the class's prompts share: its system prompt, then with each
+        """A request of one token for each prefix that the class's prompts share: its system prompt and tools, with each
         document of its pool after it, in order of popularity."""
         ask = Passage("user", self.key(SESSION, PRIMERS, 1), 1)
-        prefixes = [self.prefix((d,)) for d in range(len(self._pool))] or ([self.prefix()] if self._system else [])
+        prefixes = [self.prefix((d,)) for d in range(len(self._pool))] or (
+            [self.prefix()] if self._system or self.tools else []
+        )
         for i, prefix in enumerate(prefixes, 1):
-            n = sum(p.tokens for p in prefix) + ask.tokens
-            yield Turn(f"{self._seed:x}-{self._code:x}-prime-{i}", 1, (*prefix, ask), n, 1, body=self.body)
+            n = sum(p.tokens for p in (*prefix, *self.tools, ask))
+            name = f"{self._seed:x}-{self._code:x}-prime-{i}"
+            yield Turn(name, 1, (*prefix, ask), n, 1, body=self.body, tools=self.tools)
 
     def _widths(self, block: int, rounds: Ints) -> Ints:
         """Turns in each round, sessions one after another. A task starts with one call."""
@@ -226,6 +246,29 @@ def _retrieve(pool: Documents, rng: np.random.Generator, n: int) -> Ints:
     found = np.argpartition(-scores, pool.top_k - 1, axis=1)[:, : pool.top_k].astype(np.int64)
     found.sort(axis=1)
     return rng.permuted(found, axis=1) if pool.order == "shuffled" else found
+
+
+def _body(spec: AnyClass) -> dict[str, Any]:
+    """The fields that every request of a class has; those written out under `body` win."""
+    body: dict[str, Any] = {"model": spec.model} if spec.model else {}
+    if isinstance(spec, Reasoning):
+        if spec.effort is not None:
+            body["reasoning_effort"] = spec.effort
+        if spec.enable_thinking is not None:
+            body["chat_template_kwargs"] = {"enable_thinking": spec.enable_thinking}
+    for name, value in spec.body.items():
+        known = body.get(name)
+        body[name] = {**known, **value} if isinstance(value, Mapping) and isinstance(known, Mapping) else value
+    return body
+
+
+def _with(body: Mapping[str, Any], path: Sequence[str], value: int) -> dict[str, Any]:
+    """The body with a value at a path of names, unless the body has one there already."""
+    name, *rest = path
+    inner = body.get(name, {})
+    if not rest or not isinstance(inner, Mapping):
+        return {name: value, **body}
+    return {**body, name: _with(inner, rest, value)}
 
 
 def _split(array: Ints, ends: Ints) -> list[Ints]:

@@ -90,17 +90,26 @@ class Rag(_PairedClass):
 
 
 class Reasoning(_PairedClass):
-    """One question that is thought about for `thinking_tokens`, then answered in `output_tokens`."""
+    """One question that is thought about for `thinking_tokens`, then answered in `output_tokens`.
+
+    The two together are the `max_tokens` of the request. `effort` is sent as `reasoning_effort`, `enable_thinking` in
+    `chat_template_kwargs`, and each request's thinking tokens under the name in `budget_field`, dots for nested names.
+    """
 
     shape: Literal["reasoning"]
     thinking_tokens: CountLaw = Constant(value=1000)
+    effort: Annotated[str, Field(min_length=1)] | None = None
+    enable_thinking: Annotated[bool, Field(strict=True)] | None = None
+    budget_field: Annotated[str, Field(pattern=r"^\w+(\.\w+)*$")] | None = None
 
 
 class Agent(_Class):
     """A task of several model calls over a growing context, a tool call of `tool_time` between them.
 
-    `input_tokens` is the task. A tool's result comes back as a user message of `tool_result_tokens`; `tools`
-    definitions of `tool_definition_tokens` each are text of the system prompt, where chat templates put them.
+    `input_tokens` is the task. There are `tools` definitions of `tool_definition_tokens` each, and a tool's result has
+    `tool_result_tokens`. With `tool_calls: native` they travel as the API has them: `tools` in the body, calls in the
+    model's messages (its own, else scripted ones), results as messages of the tool. With `text`, or where an endpoint
+    refuses tools, definitions are text of the system prompt and results are the user's messages.
     """
 
     shape: Literal["agent"]
@@ -109,6 +118,7 @@ class Agent(_Class):
     tool_definition_tokens: Count = 80
     tool_time: TimeLaw = Constant(value=1)
     tool_result_tokens: CountLaw = Constant(value=500)
+    tool_calls: Literal["native", "text"] = "native"
     parallel: Parallel = Parallel()
     history: Literal["live", "scripted"] = "live"
 

@@ -88,21 +88,23 @@ class Replay:
     def _session(self, number: int, due_ns: int, row: Row, position: int) -> Session:
         name = row.class_name or next(iter(self._shapes))
         shape = self._shapes[name]
-        passages = shape.headed(tuple(_passages(shape, number, row)), number)
+        tools = shape.tools if sum(p.tokens for p in shape.tools) < row.input_tokens else ()
+        defined = sum(p.tokens for p in tools)
+        passages = shape.headed(tuple(_passages(shape, number, row, row.input_tokens - defined)), number)
         turn = Turn(
             request_id=f"{self._seed:x}-{number}-1",
             number=position,
             passages=passages,
-            input_tokens=sum(p.tokens for p in passages),
+            input_tokens=sum(p.tokens for p in passages) + defined,
             output_tokens=row.output_tokens,
             body=shape.body,
+            tools=tools,
         )
         return Session(number, name, due_ns, (Round((turn,)),))
 
 
-def _passages(shape: Shape, number: int, row: Row) -> Iterator[Passage]:
-    """The class's system prompt, as far as the row's prompt has room for it, then the row's own text."""
-    left = row.input_tokens
+def _passages(shape: Shape, number: int, row: Row, left: int) -> Iterator[Passage]:
+    """The class's system prompt, as far as `left` tokens have room for it, then the row's own text."""
     for passage in shape.prefix():
         if passage.tokens < left:
             left -= passage.tokens

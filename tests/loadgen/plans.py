@@ -91,9 +91,14 @@ class WordPrompter:
         messages = (*history, Message("user", f"ask {turn.request_id}"))
         return Request(turn.request_id, messages, turn.input_tokens, turn.output_tokens, keep_text=keep_text)
 
-    def answer(self, turn: Turn, text: str | None) -> Message:
-        words = f"script {turn.request_id}" if turn.scripted_answer is not None or text is None else text
-        return Message("assistant", words)
+    def history(
+        self, history: Sequence[Message], turns: Sequence[Turn], requests: Sequence[Request], answers: Sequence[Any]
+    ) -> tuple[Message, ...]:
+        said = list(history)
+        for turn, request, (text, calls) in zip(turns, requests, answers, strict=True):
+            words = f"script {turn.request_id}" if turn.scripted_answer is not None or text is None else text
+            said += [*request.messages[len(history) :], Message("assistant", words, {"calls": calls} if calls else {})]
+        return tuple(said)
 
 
 @dataclass(frozen=True)
@@ -105,6 +110,7 @@ class Answer:
     outcome: str = "ok"
     raises: BaseException | None = None
     blocks_ms: float = 0
+    tool_calls: list[dict[str, Any]] | None = None
 
 
 @dataclass
@@ -143,6 +149,7 @@ class MemoryEngine:
         await self.clock.sleep_until(record.sent_ns + round(answer.ms * MS))
         record.outcome = answer.outcome
         record.text = f"said {request.request_id}" if request.keep_text else None
+        record.tool_calls = answer.tool_calls
 
 
 @dataclass

@@ -190,3 +190,29 @@ def test_text_is_kept_only_when_asked_and_without_the_thinking() -> None:
 def test_finish_reason_is_the_first_one() -> None:
     assert read(delta(finish="length"), delta(finish="stop"))[0].finish_reason == "length"
     assert read({"choices": [{"index": 0, "delta": {}, "finish_reason": 3}]})[0].finish_reason == "3"
+
+
+def test_calls_are_put_together_from_their_pieces_and_kept_only_where_text_is() -> None:
+    def piece(index: int, arguments: str, **more: Any) -> dict[str, Any]:
+        name = more.pop("name", None)
+        return {"index": index, **more, "function": {**({"name": name} if name else {}), "arguments": arguments}}
+
+    events = [
+        delta(tool_calls=[piece(0, "", id="a", name="look_up")]),
+        delta(tool_calls=[piece(0, '{"q"')]),
+        delta(tool_calls=[piece(0, ": 1}"), piece(1, "{}", id="b", name="read")]),
+        delta(finish="tool_calls"),
+    ]
+    record, _ = read(*events, keep_text=True)
+    assert record.tool_calls == [
+        {"id": "a", "type": "function", "function": {"name": "look_up", "arguments": '{"q": 1}'}},
+        {"id": "b", "type": "function", "function": {"name": "read", "arguments": "{}"}},
+    ]
+    assert read(*events)[0].tool_calls is None
+
+
+def test_whole_calls_without_an_index_are_calls_of_their_own() -> None:
+    call = {"id": "a", "function": {"name": "f", "arguments": "{}"}}
+    record, _ = read(delta(tool_calls=[call]), delta(tool_calls=[{**call, "id": "b"}]), keep_text=True)
+    assert record.tool_calls is not None
+    assert [made["id"] for made in record.tool_calls] == ["a", "b"]

@@ -347,3 +347,10 @@ def test_prompts_come_to_their_planned_length(load: dict[str, object]) -> None:
     assert len(measured) >= 25
     words = {r.request_id: sum(len(m.content.split()) for m in r.messages) for r in sent}
     assert words == {request.request_id: request.input_tokens for request in sent}
+
+
+def test_the_model_s_calls_go_into_the_history_and_are_not_filed() -> None:
+    made = [{"id": "a"}]
+    run = play(Plan([session(0, 0, 1, 1)]), {"s0.1a": Answer(tool_calls=made)})
+    assert run.engine.sent[1].messages[1].extra == {"calls": made}
+    assert [record.tool_calls for record in run.filed] == [None, None]

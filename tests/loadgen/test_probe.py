@@ -2,7 +2,7 @@
 
 import asyncio
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import pytest
 from loadgen.access import Access
 from loadgen.calibrate import calibrate, find_model
 from loadgen.errors import NoVerdictError, UsageError
-from loadgen.openai_api import BodyOptions
+from loadgen.openai_api import BodyOptions, request_body
 from loadgen.probe import explore, find_options
 from loadgen.probe_text import findings_json, render_findings
 from loadgen.target import parse_target
@@ -31,6 +31,8 @@ from tests.loadgen.scripted import (
 )
 from workloads.prompts import Prompter, words
 from workloads.request import Passage, Turn
+from workloads.schedule import build
+from workloads.spec import Workload
 
 Server = Callable[[Received], list[Step]]
 TEMPLATE = {"system": 5, "user": 7, "assistant": 4}
@@ -82,10 +84,10 @@ COUNTS = {
 @pytest.mark.parametrize("tokens", [60, 500, 2000])
 def test_prompts_come_out_at_the_planned_length(case: str, tokens: int) -> None:
     count, tokenize = COUNTS[case]
-    (calibration, note), server = with_server(
+    (calibration, notes), server = with_server(
         counting(count, tokenize), lambda access: calibrate(access, BodyOptions("m"))
     )
-    assert note is None
+    assert notes == []
     assert all(request.headers["x-loadgen-probe"] == "1" for request in server.requests)
     prompter = Prompter(1, calibration)
     for number in range(20):
@@ -96,16 +98,64 @@ def test_prompts_come_out_at_the_planned_length(case: str, tokens: int) -> None:
 
 
 def test_a_server_without_counts_is_said_to_have_none() -> None:
-    (calibration, note), _ = with_server(
+    (calibration, notes), _ = with_server(
         lambda _: json_answer({"choices": []}), lambda access: calibrate(access, BodyOptions("m"))
     )
     assert calibration.word_tokens is None
-    assert note == "prompt lengths are not calibrated: the server states no usage"
+    assert notes == ["prompt lengths are not calibrated: the server states no usage"]
 
 
 def test_every_word_is_counted_by_tokenize() -> None:
     (calibration, _), _ = with_server(counting(by_syllables, True), lambda access: calibrate(access, BodyOptions("m")))
     assert np.array_equal(calibration.word_tokens, [by_syllables(word) for word in words()])
+
+
+def counting_tools(count: Callable[[str], int], refuse: bool = False, leave_out: bool = False) -> Server:
+    """A template that writes out definitions, calls and results, each with a frame of its own."""
+
+    def total(body: Mapping[str, Any]) -> int:
+        made = [call["function"]["arguments"] for m in body["messages"] for call in m.get("tool_calls", ())]
+        described = [tool["function"]["description"] for tool in body.get("tools", ())]
+        tools = 0 if leave_out or not described else 25 + sum(17 + count(text) for text in described)
+        talk = sum(TEMPLATE.get(m["role"], 6) + count(m["content"]) for m in body["messages"])
+        return 10 + talk + tools + sum(12 + count(text) for text in made)
+
+    def serve(request: Received) -> list[Step]:
+        if refuse and "tools" in request.json:
+            return json_answer({"error": {"message": "no tool parser"}}, 400)
+        count_ = total(request.json)
+        return json_answer({"choices": [], "usage": {"prompt_tokens": count_, "completion_tokens": 1}})
+
+    serve.total = total  # type: ignore[attr-defined]
+    return serve
+
+
+@pytest.mark.parametrize("history", ["live", "scripted"])
+def test_an_agent_s_prompts_come_out_at_the_planned_length(history: str) -> None:
+    serve = counting_tools(by_words)
+    (known, notes), _ = with_server(serve, lambda access: calibrate(access, BodyOptions("m"), tools=True))
+    assert notes == []
+    spec = {"shape": "agent", "tools": 3, "steps": 4, "system_tokens": 50, "history": history, "output_tokens": 30}
+    schedule = build(Workload.model_validate({"requests": 4, "classes": {"a": spec}}), 1)
+    prompter, said = Prompter(1, known), ()
+    for this in next(schedule.sessions()).rounds:
+        (turn,) = this.turns
+        request = prompter.request(turn, said, keep_text=False)
+        got = serve.total(request_body(request, BodyOptions("m")))  # type: ignore[attr-defined]
+        assert abs(got - turn.input_tokens) <= max(2, turn.input_tokens / 100)
+        said = prompter.history(said, this.turns, [request], [(" ".join(["word"] * 30), None)])
+
+
+@pytest.mark.parametrize(
+    ("how", "why"),
+    [({"refuse": True}, "HTTP 400: no tool parser"), ({"leave_out": True}, "the model's template leaves them out")],
+)
+def test_tools_that_a_server_does_not_take_are_told_in_words(how: dict[str, bool], why: str) -> None:
+    (known, notes), _ = with_server(
+        counting_tools(by_words, **how), lambda access: calibrate(access, BodyOptions("m"), tools=True)
+    )
+    assert known.tools is None
+    assert notes == [f"tools are told in the prompt's words, not in the API's fields: {why}"]
 
 
 # --- which fields -----------------------------------------------------------------------------------------------------

@@ -1,15 +1,22 @@
 import numpy as np
 import pytest
 
-from workloads.prompts import Prompter
+from workloads.prompts import Calibration, Prompter
 from workloads.request import Message
 from workloads.schedule import build
 from workloads.spec import Workload
+from workloads.tools import HINT, ToolCosts
 
 
 def sessions(n, seed=5, **spec):
     plan = build(Workload.model_validate({"classes": {"c": spec}}), seed).sessions()
     return [next(plan) for _ in range(n)]
+
+
+def n_words(request):
+    """The words of a prompt: of its messages and of the descriptions of its tools."""
+    described = [tool["function"]["description"] for tool in request.body.get("tools", ())]
+    return sum(len(text.split()) for text in [*described, *(m.content for m in request.messages)])
 
 
 def turns(session):
@@ -46,9 +53,40 @@ def test_reasoning_asks_for_the_thinking_too():
 def test_an_agent_s_context_grows_by_answers_and_tool_results():
     spec = {"steps": 3, "tools": 2, "tool_definition_tokens": 30, "system_tokens": 40, "input_tokens": 100}
     (session,) = sessions(1, shape="agent", tool_result_tokens=500, output_tokens=20, tool_time="3s", **spec)
-    assert [p.tokens for p in turns(session)[0].passages] == [100, 100]  # 40 + 2 × 30, then the task
+    assert [p.tokens for p in turns(session)[0].passages] == [40, 100]
+    assert [[p.tokens for p in t.tools] for t in turns(session)] == [[30, 30]] * 3
+    assert [t.passages[-1].role for t in turns(session)] == ["user", "tool", "tool"]
     assert [t.input_tokens for t in turns(session)] == [200, 200 + 20 + 500, 200 + 2 * 520]
     assert session.rounds[0].pause_ns == 3_000_000_000
+
+
+def test_tools_may_be_told_in_words():
+    spec = {"steps": 2, "tools": 2, "tool_definition_tokens": 30, "system_tokens": 40, "input_tokens": 100}
+    (session,) = sessions(1, shape="agent", tool_calls="text", tool_result_tokens=500, output_tokens=20, **spec)
+    assert [p.tokens for p in turns(session)[0].passages] == [100, 100]  # 40 + 2 × 30, then the task
+    assert {p.role for t in turns(session) for p in t.passages} == {"system", "user"}
+    assert [(t.input_tokens, t.tools) for t in turns(session)] == [(200, ()), (200 + 20 + 500, ())]
+
+
+@pytest.mark.parametrize(
+    ("spec", "body"),
+    [
+        ({"effort": "low"}, {"reasoning_effort": "low"}),
+        ({"effort": "low", "body": {"reasoning_effort": "max"}}, {"reasoning_effort": "max"}),
+        (
+            {"enable_thinking": True, "body": {"chat_template_kwargs": {"x": 1}}},
+            {"chat_template_kwargs": {"enable_thinking": True, "x": 1}},
+        ),
+        ({"budget_field": "thinking_token_budget"}, {"thinking_token_budget": 700}),
+        (
+            {"enable_thinking": False, "budget_field": "chat_template_kwargs.thinking_budget"},
+            {"chat_template_kwargs": {"enable_thinking": False, "thinking_budget": 700}},
+        ),
+    ],
+)
+def test_how_much_to_think_is_told_to_the_server(spec, body):
+    (session,) = sessions(1, shape="reasoning", thinking_tokens=700, output_tokens=300, **spec)
+    assert turns(session)[0].body == body
 
 
 def test_parallel_calls_share_their_history_and_all_enter_it():
@@ -68,17 +106,17 @@ def test_parallel_calls_share_their_history_and_all_enter_it():
     ],
     ids=lambda spec: spec.get("shape", "chat"),
 )
-def test_prompts_are_as_long_as_planned(spec):
-    prompter = Prompter(5)
+@pytest.mark.parametrize("tools", [ToolCosts(each_tokens=len(HINT.split())), None])
+def test_prompts_are_as_long_as_planned(spec, tools):
+    prompter = Prompter(5, Calibration(tools=tools))
     for session in sessions(5, **spec):
-        history: list[Message] = []
+        history: tuple[Message, ...] = ()
         for this in session.rounds:
-            said = list(history)
-            for turn in this.turns:
-                request = prompter.request(turn, history, keep_text=False)
-                assert sum(len(m.content.split()) for m in request.messages) == turn.input_tokens
-                said += [*request.messages[len(history) :], prompter.answer(turn, None)]
-            history = said
+            requests = [prompter.request(turn, history, keep_text=False) for turn in this.turns]
+            for turn, request in zip(this.turns, requests, strict=True):
+                assert n_words(request) == turn.input_tokens
+                assert ("tools" in request.body) == bool(tools and turn.tools)
+            history = prompter.history(history, this.turns, requests, [(None, None)] * len(requests))
 
 
 def test_documents_come_from_one_pool_by_popularity():
@@ -128,18 +166,18 @@ COLD = [
 @pytest.mark.parametrize("spec", COLD, ids=lambda spec: spec.get("shape", "chat"))
 def test_cold_prompts_all_begin_otherwise_and_are_as_long_as_planned(spec):
     plan = build(Workload.model_validate({"cold": True, "classes": {"c": spec}}), 5).sessions()
-    prompter = Prompter(5)
+    prompter = Prompter(5, Calibration(tools=ToolCosts(each_tokens=len(HINT.split()))))
     begins = []
     for session in (next(plan) for _ in range(20)):
-        history: list[Message] = []
+        history: tuple[Message, ...] = ()
         for this in session.rounds:
-            said = list(history)
-            for turn in this.turns:
-                request = prompter.request(turn, history, keep_text=False)
-                begins.append(" ".join(request.messages[0].content.split()[:4]))
-                assert sum(len(m.content.split()) for m in request.messages) == turn.input_tokens
-                said += [*request.messages[len(history) :], prompter.answer(turn, None)]
-            history = said
+            requests = [prompter.request(turn, history, keep_text=False) for turn in this.turns]
+            for turn, request in zip(this.turns, requests, strict=True):
+                begin = " ".join(request.messages[0].content.split()[:4])
+                begins.append(begin)
+                assert n_words(request) == turn.input_tokens
+                assert all(begin in tool["function"]["description"] for tool in request.body.get("tools", ())[:1])
+            history = prompter.history(history, this.turns, requests, [(None, None)] * len(requests))
     assert len(set(begins)) == len(begins) >= 20
 
 

@@ -261,7 +261,7 @@ BAD_FILES = [  # the file, where it is wrong, and what the message says
         "w.yaml:2 classes.c.lengths",
         "unknown key 'lengths'; expected one of: weight, input_tokens, output_tokens, "
         "system_tokens, model, body, shape, steps, tools, tool_definition_tokens, tool_time, tool_result_tokens, "
-        "parallel, history",
+        "tool_calls, parallel, history",
     ),
     (
         "arrivals: {process: gamma, rate: 1/s}",
