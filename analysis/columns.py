@@ -21,7 +21,8 @@ REQUESTS = {
     "finish_reason": "category", "connect_s": "Float64", "ttft_s": "Float64", "ttft_due_s": "Float64",
     "ttfat_s": "Float64", "tpot_s": "Float64", "e2e_s": "Float64",
     "choices": "Int64", "events_dropped": "Int64", "retry_after_s": "Float64", "dns_s": "Float64", "tls_s": "Float64",
-    "completion_tokens": "Int64", "e2e_due_s": "Float64", "send_lag_s": "Float64", "not_streamed": "boolean",
+    "completion_tokens": "Int64", "tokenizer_tokens": "Int64",
+    "e2e_due_s": "Float64", "send_lag_s": "Float64", "not_streamed": "boolean",
 }  # fmt: skip
 """Columns of requests.parquet, in order, with their pandas type."""
 
@@ -31,8 +32,8 @@ DERIVED = frozenset({
 })  # fmt: skip
 """Columns that `analysis.run.derive` computes from the others and from the chunks."""
 
-OPTIONAL = {"choices": 1, "events_dropped": 0, "completion_tokens": None, "retry_after_s": None, "dns_s": None,
-            "tls_s": None}  # fmt: skip
+OPTIONAL = {"choices": 1, "events_dropped": 0, "completion_tokens": None, "tokenizer_tokens": None,
+            "retry_after_s": None, "dns_s": None, "tls_s": None}  # fmt: skip
 """What stands for a raw column that a file of another writer may leave out."""
 
 CHUNKS = {
@@ -41,7 +42,7 @@ CHUNKS = {
 }  # fmt: skip
 
 _EVENTS = {"arrival_ns": "i8", "n_tokens": "i4", "kind": "i1", "chars": "i4", "read_id": "i4"}
-_PASSING = ("tool_calls",)
+_PASSING = ("tool_calls", "unsaid_text")
 _SCALARS = tuple(field.name for field in fields(RequestRecord) if field.name not in (*_EVENTS, *_PASSING))
 ROW_FIELDS = (*_SCALARS, *_EVENTS)
 _row = attrgetter(*ROW_FIELDS)

@@ -55,6 +55,29 @@ def tokens(run: Run, rows: Bools) -> dict[str, Any]:
         "source": _source(run, ok),
         "per_event": float(output[counted].sum() / events.per_request[counted].sum()) if counted.any() else None,
         "events_per_read": float(events.per_request[ok].sum() / reads) if reads else None,
+        "asked": {
+            "input": _asked(run, ok, "asked_input_tokens", "prompt_tokens"),
+            "output": _asked(run, ok, "asked_output_tokens", "output_tokens"),
+        },
+    }
+
+
+def _asked(run: Run, rows: Bools, asked: str, got: str) -> dict[str, Any] | None:
+    """What was planned beside what the server counted, in tokens a request: `mean_off` is got - asked, `exact` the
+    share of requests without a difference, `within` that of those off by at most 2 tokens or 1 %. None where one of
+    the two is not known."""
+    wanted, found = run.column(asked)[rows], run.column(got)[rows]
+    known = ~np.isnan(wanted) & ~np.isnan(found)
+    if not known.any():
+        return None
+    wanted, off = wanted[known], found[known] - wanted[known]
+    return {
+        "n": int(known.sum()),
+        "mean_asked": float(wanted.mean()),
+        "mean_off": float(off.mean()),
+        "most_off": int(off[np.argmax(np.abs(off))]),
+        "exact": float((off == 0).mean()),
+        "within": float((np.abs(off) <= np.maximum(2, wanted / 100)).mean()),
     }
 
 

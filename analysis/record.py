@@ -90,6 +90,7 @@ class RequestRecord:
     prompt_tokens: int | None = None
     cached_tokens: int | None = None
     completion_tokens: int | None = None
+    tokenizer_tokens: int | None = None  # our own count of all its text, where a tokenizer was given and no usage came
     reasoning_tokens: int | None = None
     choices: int = 1
     # Token events.
@@ -101,4 +102,5 @@ class RequestRecord:
     events_dropped: int = 0
     # Only where the plan or the user asked to keep it; the text is never written to disk unless the user did.
     text: str | None = None
+    unsaid_text: str | None = None  # what was thought, and what tools were asked; never written to disk
     tool_calls: list[dict[str, Any]] | None = None  # as the API writes them, for the next turn; never written to disk

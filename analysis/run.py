@@ -119,7 +119,12 @@ def derive(requests: pd.DataFrame, chunks: pd.DataFrame) -> tuple[pd.DataFrame, 
     """
     chunks = _in_order(requests, chunks)
     raw = _events(requests, chunks)
-    resolved = tokens.resolve(numbers(requests, "completion_tokens"), numbers(requests, "choices").astype(int), raw)
+    resolved = tokens.resolve(
+        numbers(requests, "completion_tokens"),
+        numbers(requests, "choices").astype(int),
+        raw,
+        numbers(requests, "tokenizer_tokens"),
+    )
     events = Events(raw.row, raw.arrival_ns, resolved.tokens, raw.kind, raw.read_id, raw.starts)
     columns = _instants(events) | {"output_tokens": resolved.output_tokens}
     columns |= _durations(requests, columns, events)

@@ -23,10 +23,13 @@ class Resolved:
     tokens: Small
 
 
-def resolve(completion_tokens: Floats, choices: Ints, events: Events) -> Resolved:
+def resolve(
+    completion_tokens: Floats, choices: Ints, events: Events, tokenizer_tokens: Floats | None = None
+) -> Resolved:
     """Decide N and k_j from the final usage (NaN = never told) and from what each event told (`events.tokens`).
 
-    N is the final usage; without it, what the events told, else their number. Usage of fewer tokens than there were
+    N is the final usage; without it, what a tokenizer of ours counted in the text (`tokenizer_tokens`, NaN = nothing),
+    else what the events told, else their number. Usage of fewer tokens than there were
     token events is not believed. k_j is what was told if all of it adds up to N; 1 if there are N events; N if there is
     one event; else UNKNOWN. With several choices an event's share of N says nothing of the stream it belongs to.
     """
@@ -35,6 +38,8 @@ def resolve(completion_tokens: Floats, choices: Ints, events: Events) -> Resolve
     all_told = (events.sum_by_request(told < 1) == 0) & (count > 0)
     told_sum = events.sum_by_request(np.maximum(told, 0).astype(np.int64))
     by_events = np.where(count > 0, np.where(all_told, told_sum, count), np.nan)
+    if tokenizer_tokens is not None:
+        by_events = np.where(np.isnan(tokenizer_tokens) | (count == 0), by_events, tokenizer_tokens)
     mismatch = completion_tokens < count
     output = np.where(np.isnan(completion_tokens), by_events, completion_tokens)
     output[mismatch] = np.nan

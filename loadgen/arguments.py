@@ -105,6 +105,11 @@ def run_options(arguments: Mapping[str, Any], target: str, model: str | None, ou
 
     _one_of(arguments, "transport", TRANSPORTS)
     _one_of(arguments, "max_tokens_field", MAX_TOKENS_FIELDS)
+    tokenizer = None
+    if arguments["tokenizer"] is not None:
+        from loadgen.tokenizer import Tokenizer
+
+        tokenizer = Tokenizer(arguments["tokenizer"])
     return RunOptions(
         access=access_of(arguments, target),
         out=out,
@@ -120,6 +125,7 @@ def run_options(arguments: Mapping[str, Any], target: str, model: str | None, ou
         calibrate=not arguments["no_calibrate"],
         show_progress=not (arguments["no_progress"] or arguments["quiet"]),
         quiet=arguments["quiet"],
+        tokenizer=tokenizer,
         gate=gate_rules(arguments),
     )
 

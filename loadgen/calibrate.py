@@ -56,13 +56,16 @@ class _NoCountError(Exception):
     """The server does not say how long a prompt is, and why."""
 
 
-async def calibrate(access: Access, options: BodyOptions, *, tools: bool = False) -> tuple[Calibration, list[str]]:
+async def calibrate(
+    access: Access, options: BodyOptions, *, tools: bool = False, word_tokens: NDArray[np.float64] | None = None
+) -> tuple[Calibration, list[str]]:
     """How many tokens each of our words and the model's template come to, by the server's own count.
 
     Four one-token requests are enough where every word is one token, as with the usual vocabularies. Elsewhere the
     server's /tokenize tells each word's tokens; where it has none, a few more requests fit them to the words' lengths.
     With `tools`, three more tell what definitions, calls and results cost; where the server refuses tools, they are
-    to be told in words. If the server does not count prompts at all, the defaults are taken. The notes say so.
+    to be told in words. `word_tokens` are those of a tokenizer that the user gave: they are believed. If the server
+    does not count prompts at all, the defaults are taken. The notes say so.
 
     Raises:
         NoVerdictError: the server cannot be reached.
@@ -73,11 +76,12 @@ async def calibrate(access: Access, options: BodyOptions, *, tools: bool = False
             said = tuple(each if isinstance(each, Message) else Message(*each) for each in messages)
             return await _prompt_tokens(client, access, options, said, body)
 
-        known, notes = Calibration(), []
+        known, notes = Calibration(word_tokens), []
         try:
-            known = await _measured(client, access, options, count)
+            known = await _measured(client, access, options, count, word_tokens)
         except _NoCountError as problem:
-            notes.append(f"prompt lengths are not calibrated: {problem}")
+            what = "prompt lengths are" if word_tokens is None else "the template's share of prompts is"
+            notes.append(f"{what} not calibrated: {problem}")
         if tools:
             known, note = await _with_tools(known, options, count)
             notes += [note] if note else []
@@ -118,15 +122,16 @@ async def _tool_costs(known: Calibration, count: Count) -> ToolCosts:
     return ToolCosts(max(0.0, frame), max(0.0, each), max(0.0, exchange - both_defined - spent[3] - spent[0]))
 
 
-async def _measured(client: httpx.AsyncClient, access: Access, options: BodyOptions, count: Count) -> Calibration:
+async def _measured(
+    client: httpx.AsyncClient,
+    access: Access,
+    options: BodyOptions,
+    count: Count,
+    given: NDArray[np.float64] | None,
+) -> Calibration:
     some, more = _text(range(FEW_WORDS)), _text(range(FEW_WORDS, 2 * FEW_WORDS))
     few = await count(("user", some))
-    every = await count(("user", _text(range(len(words())))))
-    if every - few == len(words()) - FEW_WORDS:
-        word_tokens = np.ones(len(words()))
-    else:
-        told = await _tokenized(client, access, options)
-        word_tokens = await _fitted(count) if told is None else told
+    word_tokens = await _word_tokens(client, access, options, count, few) if given is None else given
     first, second = float(word_tokens[:FEW_WORDS].sum()), float(word_tokens[FEW_WORDS : 2 * FEW_WORDS].sum())
     frame = few - first
     system = await count(("system", some), ("user", more)) - frame - first - second
@@ -134,6 +139,17 @@ async def _measured(client: httpx.AsyncClient, access: Access, options: BodyOpti
         return Calibration(word_tokens, frame, system, system)
     spoken = await count(("user", some), ("assistant", more), ("user", some)) - frame - 2 * first - second
     return Calibration(word_tokens, frame, system, spoken / 2)
+
+
+async def _word_tokens(
+    client: httpx.AsyncClient, access: Access, options: BodyOptions, count: Count, few: int
+) -> NDArray[np.float64]:
+    """Tokens of each word; `few` is the count of the first `FEW_WORDS`."""
+    every = await count(("user", _text(range(len(words())))))
+    if every - few == len(words()) - FEW_WORDS:
+        return np.ones(len(words()))
+    told = await _tokenized(client, access, options)
+    return await _fitted(count) if told is None else told
 
 
 async def prime(access: Access, options: BodyOptions, requests: Iterable[Request]) -> int:

@@ -92,13 +92,14 @@ def _plain_text(chunk: _Chunk) -> str:
 class ChunkReader:
     """Chat completions and completions: chunks with choices, then [DONE]."""
 
-    __slots__ = ("_parts", "_running", "_total", "done", "failed", "record")
+    __slots__ = ("_parts", "_running", "_total", "_unsaid", "done", "failed", "record")
 
     def __init__(self, record: RequestRecord, keep_text: bool = False) -> None:
         self.record = record
         self.done = False
         self.failed = False
         self._parts: list[str] | None = [] if keep_text else None
+        self._unsaid: list[str] = []
         self._running = False  # usage has come with a choice before
         self._total: int | None = 0  # tokens told so far by running usage; None: it skipped a token event
 
@@ -126,6 +127,9 @@ class ChunkReader:
 
     def text(self) -> str | None:
         return None if self._parts is None else "".join(self._parts)
+
+    def unsaid_text(self) -> str | None:
+        return None if self._parts is None else "".join(self._unsaid)
 
     reads_batches = True
 
@@ -182,6 +186,8 @@ class ChunkReader:
     def _channel(self, choice: _Choice) -> tuple[int, int]:
         """(channel, characters) of the text in one choice; of several channels the one that answers."""
         delta = choice.delta or _NOTHING
+        if self._parts is not None and delta is not _NOTHING:
+            self._unsaid += (_thought(delta), *_tool_texts(delta))
         answer = delta.content or choice.text
         if answer:
             if self._parts is not None:
@@ -249,5 +255,9 @@ def _keep_calls(record: RequestRecord, pieces: Iterable[_ToolCall]) -> None:
 
 
 def _tool_chars(delta: _Delta) -> int:
+    return sum(map(len, _tool_texts(delta)))
+
+
+def _tool_texts(delta: _Delta) -> list[str]:
     functions = [call.function for call in delta.tool_calls or ()] + [delta.function_call]
-    return sum(len(one.name or "") + len(one.arguments or "") for one in functions if one is not None)
+    return [text for one in functions if one is not None for text in (one.name or "", one.arguments or "")]

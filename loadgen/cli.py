@@ -103,6 +103,9 @@ def run(
     per_event_usage: PerEventUsage = False,
     max_tokens_field: MaxTokensField = "max_tokens",
     retries: Annotated[int, typer.Option(metavar="N", min=0, help="try again after 429, 5xx or no connection")] = 0,
+    tokenizer: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="a tokenizer.json, for servers that count no tokens")
+    ] = None,
     input_tokens: InputTokens = None,
     output_tokens: OutputTokens = None,
     set_: Set = None,

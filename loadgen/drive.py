@@ -270,7 +270,7 @@ class _Drive:
         text, tool_calls = record.text, record.tool_calls
         record.tool_calls = None
         if not self.save_text:
-            record.text = None
+            record.text = record.unsaid_text = None
         self._file(record, session, turn, stage, due_ns)
         return _Reply(record, text, tool_calls)
 

@@ -30,7 +30,11 @@ from workloads.schedule import Schedule
 from workloads.spec import Agent, Workload
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from loadgen.openai_httpx import HttpxEngine
+    from loadgen.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,7 @@ class RunOptions:
     calibrate: bool = True
     show_progress: bool = True
     quiet: bool = False
+    tokenizer: "Tokenizer | None" = None
     gate: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -108,7 +113,8 @@ class _Measurement:
         return None
 
     async def _drive(self, engine: Engine, writer: RunWriter, prompter: Prompter) -> Driven:
-        recorder = Recorder(writer, self.stop.set)
+        tokenizer = self.options.tokenizer
+        recorder = Recorder(writer, self.stop.set, None if tokenizer is None else tokenizer.count)
         progress = Progress(self.schedule, self.clock, self.live, enabled=self.options.show_progress)
         sampler = host.ClientSampler(self.clock, self.live, recorder.add_client_sample)
 
@@ -127,7 +133,7 @@ class _Measurement:
                 stop=self.stop,
                 live=self.live,
                 max_in_flight=self.options.max_in_flight,
-                save_text=self.options.http.save_text,
+                save_text=self.options.http.save_text or tokenizer is not None,
             )
         await recorder.close()
         return driven
@@ -149,12 +155,19 @@ class _Measurement:
     async def _get_to_know(self, body: BodyOptions) -> tuple[BodyOptions, Calibration]:
         """Probe and calibrate, unless every POST is to be measured."""
         if not self.options.calibrate:
-            return body, Calibration() if body.endpoint == "chat" else Calibration(tools=None)
+            known = Calibration(self._word_tokens())
+            return body, known if body.endpoint == "chat" else replace(known, tools=None)
         body, notes = await find_options(self.access, body)
-        calibration, more = await calibrate(self.access, body, tools=uses_tools(self.workload))
+        calibration, more = await calibrate(
+            self.access, body, tools=uses_tools(self.workload), word_tokens=self._word_tokens()
+        )
         for text in [*notes, *more]:
             self._tell(text)
         return body, calibration
+
+    def _word_tokens(self) -> "NDArray[np.float64] | None":
+        tokenizer = self.options.tokenizer
+        return None if tokenizer is None else tokenizer.word_tokens()
 
     async def _prime(self, body: BodyOptions, prompter: Prompter) -> None:
         """A warm run begins with the shared prefixes in the server's cache."""

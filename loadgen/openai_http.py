@@ -184,7 +184,7 @@ class HttpEngine:
             if connection.mixed_stamps:
                 level_arrivals(record)
             self._put_back(connection, exchange)
-        record.text = reader.text()
+        record.text, record.unsaid_text = reader.text(), reader.unsaid_text()
         return exchange
 
     def _request_line(self, path: str) -> bytes:

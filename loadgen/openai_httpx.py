@@ -74,7 +74,7 @@ class HttpxEngine:
             receiving.cancel()
             await asyncio.wait([receiving])
             exchange.cancel()
-        record.text = reader.text()
+        record.text, record.unsaid_text = reader.text(), reader.unsaid_text()
         return record
 
     async def _receive(self, request: Request, exchange: Exchange) -> None:

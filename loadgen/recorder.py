@@ -19,12 +19,16 @@ class Recorder:
     """Takes each record as it is finished, writes batches from a worker thread, and tells when to give up early.
 
     Args:
+        count_tokens: How many tokens a text has, asked where the server states no usage; None: nobody knows.
         give_up: Called once, with the reason, when the first requests have all failed in a way that will not go away.
     """
 
-    def __init__(self, writer: RunWriter, give_up: Callable[[str], None]) -> None:
+    def __init__(
+        self, writer: RunWriter, give_up: Callable[[str], None], count_tokens: Callable[[str], int] | None = None
+    ) -> None:
         self._writer = writer
         self._give_up = give_up
+        self._count_tokens = count_tokens
         self._batch: list[RequestRecord] = []
         self._samples: list[dict[str, float | int | None]] = []
         self._ended = 0
@@ -72,6 +76,10 @@ class Recorder:
         return taken
 
     def _write(self, batch: list[RequestRecord], samples: list[dict[str, float | int | None]]) -> None:
+        if self._count_tokens is not None:
+            for record in batch:
+                if record.completion_tokens is None and record.text is not None:
+                    record.tokenizer_tokens = self._count_tokens((record.unsaid_text or "") + record.text)
         if batch:
             self._writer.append(batch)
         for sample in samples:

@@ -33,7 +33,11 @@ class StreamReader(Protocol):
         """Read those of (bytes as sent, arrival, read) at the head that are one piece of the answer each and nothing
         else; how many there were."""
 
-    def text(self) -> str | None: ...
+    def text(self) -> str | None:
+        """The answer in words, if it was to be kept."""
+
+    def unsaid_text(self) -> str | None:
+        """Everything else that was generated, thoughts and tool calls, if the text was to be kept."""
 
 
 class Details(msgspec.Struct, gc=False):

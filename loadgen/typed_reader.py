@@ -55,13 +55,14 @@ RESPONSE_CHANNELS = {
 class TypedReader:
     """The responses endpoint: events that name their type; `response.completed` is the last."""
 
-    __slots__ = ("_parts", "done", "failed", "record")
+    __slots__ = ("_parts", "_unsaid", "done", "failed", "record")
 
     def __init__(self, record: RequestRecord, keep_text: bool = False) -> None:
         self.record = record
         self.done = False
         self.failed = False
         self._parts: list[str] | None = [] if keep_text else None
+        self._unsaid: list[str] = []
 
     def read(self, name: bytes, data: bytes, arrival_ns: int, read_id: int) -> None:
         if data == b"[DONE]":
@@ -95,11 +96,14 @@ class TypedReader:
     def text(self) -> str | None:
         return None if self._parts is None else "".join(self._parts)
 
+    def unsaid_text(self) -> str | None:
+        return None if self._parts is None else "".join(self._unsaid)
+
     def _token(self, channel: int, text: str, arrival_ns: int, read_id: int) -> None:
         if not text:
             return
-        if self._parts is not None and channel == ANSWER:
-            self._parts.append(text)
+        if self._parts is not None:
+            (self._parts if channel == ANSWER else self._unsaid).append(text)
         record = self.record
         record.arrival_ns.append(arrival_ns)
         record.n_tokens.append(UNKNOWN)
