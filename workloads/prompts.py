@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workloads.request import HEAD, Message, Passage, Request, Turn
-from workloads.tools import TOOL, ToolCosts, as_talk, calls_of, definition, results, scripted_call
+from workloads.tools import TOOL, ToolCosts, answering, calls_of, definition, results, scripted_call
 
 Answer: TypeAlias = tuple[str | None, Sequence[Mapping[str, Any]] | None]
 """The text of a model's answer and the calls in it; None where they were not kept."""
@@ -110,16 +110,14 @@ class Prompter:
     ) -> tuple[Message, ...]:
         """What was said before a round of turns, then each of them with its answer.
 
-        Where turns ran side by side, only the last answer calls a tool: that is the one which the next turn goes on
-        from.
+        Turns that ran side by side all answered the same calls. Put one after the other, each answers a call of the
+        one before; the calls that the model made go on from the last.
         """
         said = list(history)
-        final = len(turns) - 1
-        for i, (turn, request, answer) in enumerate(zip(turns, requests, answers, strict=True)):
+        for i, (turn, request, (text, calls)) in enumerate(zip(turns, requests, answers, strict=True)):
             new = request.messages[len(history) :]
-            said.extend(new if i == 0 else map(as_talk, new))
-            message = self.answer(turn, *answer)
-            said.append(message if i == final else as_talk(message))
+            said.extend([answering(said[-1], new)] if i and self._native(turn) else new)
+            said.append(self.answer(turn, text, calls if i + 1 == len(turns) else None))
         return tuple(said)
 
     def answer(self, turn: Turn, text: str | None, calls: Sequence[Mapping[str, Any]] | None = None) -> Message:

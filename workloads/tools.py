@@ -5,7 +5,7 @@ into the history beside its words, so that the conversation has the same shape e
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from workloads.request import Message
@@ -64,6 +64,7 @@ def results(calls: Sequence[Mapping[str, Any]], texts: Sequence[str]) -> list[Me
     return [Message(TOOL, text, {"tool_call_id": call["id"]}) for call, text in zip(calls, texts, strict=True)]
 
 
-def as_talk(message: Message) -> Message:
-    """The message without any part in the protocol of tools: results are the user's words, calls are dropped."""
-    return replace(message, role="user" if message.role == TOOL else message.role, extra={})
+def answering(before: Message, said: Sequence[Message]) -> Message:
+    """What several messages say as one tool's answer to the first call of the message before."""
+    (made, *_) = results(calls_of(before)[:1], [" ".join(message.content for message in said)])
+    return made

@@ -84,8 +84,11 @@ def test_calls_side_by_side_all_enter_the_history_and_the_last_goes_on(tools):
     round_ = [Turn(f"b{i}", 2, (Passage(TOOL, (2, i), 50),), 140, 10, tools=TOOLS) for i in (1, 2, 3)]
     requests = [prompter.request(turn, said, keep_text=True) for turn in round_]
     after = prompter.history(said, round_, requests, [(f"answer {i}", None) for i in range(3)])
-    new = [(m.role, sorted(m.extra)) for m in after[len(said) :]]
-    result, call = (("tool", ["tool_call_id"]), ["tool_calls"]) if tools else (("user", []), [])
-    talk = [("assistant", []), ("user", [])]
-    assert new == [result, *talk, *talk, ("assistant", call)]
+    new = after[len(said) :]
+    keys = (["tool_call_id"], ["tool_calls"]) if tools else ([], [])
+    assert roles(new) == [("tool" if tools else "user", 50, keys[0]), ("assistant", 2, keys[1])] * 3
+    if tools:
+        calls = [m.extra["tool_calls"][0]["id"] for m in (said[-1], *new[1::2])]
+        assert [m.extra["tool_call_id"] for m in new[::2]] == calls[:-1]
+        assert len(set(calls)) == 4
     assert after[: len(said)] == said
