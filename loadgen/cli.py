@@ -1,11 +1,28 @@
-"""The command line: parse, call one recipe of `loadgen.commands`, end with its exit status. Imports nothing heavy."""
+"""The command line: parse, call one recipe, end with its exit status. Imports nothing heavy."""
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any, Optional
+from typing import Annotated, Any
 
 import typer
 
+from loadgen import flags
+from loadgen.flags import (
+    AllowE2e,
+    Body,
+    Format,
+    MaxErrors,
+    Model,
+    OutDir,
+    Output,
+    RunDir,
+    Slo,
+    StrictPoint,
+    Target,
+    TextOrJson,
+    Workload,
+    takes,
+)
 from loadgen.secrets_in_argv import hide_secrets
 
 app = typer.Typer(
@@ -18,117 +35,16 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-Workload = Annotated[str, typer.Argument(metavar="WORKLOAD", help="a workload file, or a library name: chat, rag, …")]
-RunDir = Annotated[Path, typer.Argument(metavar="RUN", help="a run directory")]
-Set = Annotated[
-    Optional[list[str]],  # noqa: UP045
-    typer.Option("--set", metavar="PATH=VALUE", help="set any key of the workload, as in classes.rag.input_tokens=80"),
-]
-Slo = Annotated[
-    Optional[list[str]],  # noqa: UP045
-    typer.Option("--slo", metavar="LIMIT", help="a limit to judge by, as in 'ttft.p95<800ms' or 'rag:itl.p99<60ms'"),
-]
-Format = Annotated[str, typer.Option("--format", metavar="text|json|markdown", help="how results are printed")]
-Rate = Annotated[str | None, typer.Option(metavar="R", help="open loop: sessions per second, as in 4 or 90/m")]
-Concurrency = Annotated[int | None, typer.Option(metavar="N", help="closed loop: users with one request each")]
-Requests = Annotated[int | None, typer.Option(metavar="N", help="measure this many requests")]
-Duration = Annotated[str | None, typer.Option(metavar="TIME", help="measure for this long, as in 60s")]
-Warmup = Annotated[str | None, typer.Option(metavar="TIME", help="load before the measured part")]
-Arrival = Annotated[str | None, typer.Option(metavar="PROCESS", help="constant, poisson or gamma:CV")]
-Seed = Annotated[int | None, typer.Option(metavar="N", help="same seed, same times and texts; else drawn and recorded")]
-OutDir = Annotated[Path | None, typer.Option(metavar="DIR", help="run directory  [runs/<time>-<workload>]")]
-Drain = Annotated[str | None, typer.Option(metavar="TIME", help="wait this long for open streams at the end")]
-MaxInFlight = Annotated[
-    int | None, typer.Option(metavar="N", min=1, help="open loop: further requests wait, and count as late")
-]
-FirstToken = Annotated[str, typer.Option(metavar="TIME", help="from the send to the first token; 0: none")]
-Good = Annotated[
-    Optional[list[str]],  # noqa: UP045
-    typer.Option("--good", metavar="LIMIT", help="what a good request is, as in 'ttft<500ms' or 'gap_p99<200ms'"),
-]
-Body = Annotated[
-    Optional[list[str]],  # noqa: UP045
-    typer.Option("--body", metavar="KEY=JSON", help="a field for every body, as in temperature=0; null drops one"),
-]
-Header = Annotated[
-    Optional[list[str]],  # noqa: UP045
-    typer.Option("-H", "--header", metavar="'NAME: VALUE'", help="a header for every request"),
-]
-ApiKey = Annotated[str | None, typer.Option(metavar="KEY", help="better in $LOADGEN_API_KEY or $OPENAI_API_KEY")]
-Target = Annotated[
-    str | None, typer.Option(metavar="URL", help="the endpoint; left out: the built-in simulated engine")
-]
-Model = Annotated[str | None, typer.Option(metavar="NAME", help="model to ask for; left out: the one it lists")]
-PerEventUsage = Annotated[bool, typer.Option("--per-event-usage", help="ask for running usage")]
-MaxErrors = Annotated[str | None, typer.Option(metavar="SHARE", help="errors above this fail a gate  [1%]")]
-StrictPoint = Annotated[bool, typer.Option("--strict-point", help="judge by the values alone, however few the samples")]
-AllowE2e = Annotated[bool, typer.Option("--allow-e2e", help="allow a limit on e2e, which mixes both phases")]
-Endpoint = Annotated[str, typer.Option(metavar="KIND", help="chat, completions or responses")]
-CaFile = Annotated[str | None, typer.Option(metavar="FILE", help="trust the certificates in this file")]
-ClientCert = Annotated[
-    str | None, typer.Option(metavar="FILE", help="show this client certificate (PEM, with its key)")
-]
-Insecure = Annotated[bool, typer.Option("--insecure", help="do not check the server's certificate")]
-MaxTokensField = Annotated[str, typer.Option(metavar="NAME", help="max_tokens or max_completion_tokens")]
-Proxy = Annotated[str | None, typer.Option(metavar="URL", help="HTTP proxy; remote targets also heed $HTTPS_PROXY")]
-NoCalibrate = Annotated[bool, typer.Option("--no-calibrate", help="no probe, no calibration: every POST is measured")]
-InputTokens = Annotated[str | None, typer.Option(metavar="D", help="prompt length, as in 500 or '{law: uniform, …}'")]
-OutputTokens = Annotated[str | None, typer.Option(metavar="D", help="answer length")]
-
 
 @app.command()
+@takes(flags.load, flags.gate, flags.access, flags.request, flags.screen)
 def run(
     workload: Workload,
     target: Target = None,
     model: Model = None,
     out: OutDir = None,
-    slo: Slo = None,
     format_: Format = "text",
-    # load
-    rate: Rate = None,
-    concurrency: Concurrency = None,
-    requests: Requests = None,
-    duration: Duration = None,
-    warmup: Warmup = None,
-    drain: Drain = None,
-    arrival: Arrival = None,
-    max_in_flight: MaxInFlight = None,
-    seed: Seed = None,
-    # request
-    endpoint: Endpoint = "chat",
-    api_key: ApiKey = None,
-    header: Header = None,
-    body: Body = None,
-    ignore_eos: Annotated[bool, typer.Option(help="ask for answers of exactly the planned length")] = True,
-    per_event_usage: PerEventUsage = False,
-    max_tokens_field: MaxTokensField = "max_tokens",
-    retries: Annotated[int, typer.Option(metavar="N", min=0, help="try again after 429, 5xx or no connection")] = 0,
-    tokenizer: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="a tokenizer.json, for servers that count no tokens")
-    ] = None,
-    input_tokens: InputTokens = None,
-    output_tokens: OutputTokens = None,
-    set_: Set = None,
-    # limits
-    connect_timeout: Annotated[str, typer.Option(metavar="TIME", help="0: none")] = "10s",
-    first_token_timeout: FirstToken = "10m",  # noqa: S107 - no password
-    idle_timeout: Annotated[str, typer.Option(metavar="TIME", help="silence in mid-stream; 0: none")] = "5m",
-    timeout: Annotated[str, typer.Option(metavar="TIME", help="a whole request; 0: none")] = "0",
-    max_errors: MaxErrors = None,
-    good: Good = None,
-    strict_point: StrictPoint = False,
-    allow_e2e: AllowE2e = False,
-    # wire
-    ca_file: CaFile = None,
-    client_cert: ClientCert = None,
-    insecure: Insecure = False,
-    proxy: Proxy = None,
-    transport: Annotated[str, typer.Option(metavar="KIND", help="fast, or httpx (portable, less exact)")] = "fast",
-    # other
-    no_calibrate: NoCalibrate = False,
-    save_text: Annotated[bool, typer.Option("--save-text", help="keep the answers' text in the run directory")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="no notes on stderr")] = False,
-    no_progress: Annotated[bool, typer.Option("--no-progress", help="no live screen")] = False,
+    **given: Any,
 ) -> None:
     """Run a workload and report each phase on its own.
 
@@ -136,35 +52,23 @@ def run(
 
     Example: loadgen run rag --target http://127.0.0.1:8000 --slo 'ttft.p95<800ms' --slo 'itl.p99<60ms'
     """
-    _end("run", dict(locals()))
+    _end("run", locals())
 
 
 @app.command()
-def plan(
-    workload: Workload,
-    format_: Annotated[str, typer.Option("--format", metavar="text|json", help="how the plan is printed")] = "text",
-    rate: Rate = None,
-    concurrency: Concurrency = None,
-    requests: Requests = None,
-    duration: Duration = None,
-    warmup: Warmup = None,
-    arrival: Arrival = None,
-    seed: Seed = None,
-    input_tokens: InputTokens = None,
-    output_tokens: OutputTokens = None,
-    set_: Set = None,
-) -> None:
+@takes(flags.load)
+def plan(workload: Workload, format_: TextOrJson = "text", **given: Any) -> None:
     """Print what a workload would send: sessions, requests and tokens by class, without sending any.
 
     Example: loadgen plan rag --duration 5m
     """
-    _end("plan", dict(locals()))
+    _end("plan", locals())
 
 
 @app.command()
 def init(
     shape: Annotated[str, typer.Argument(metavar="SHAPE", help="chat, rag, reasoning, agent or mixed")] = "chat",
-    output: Annotated[Path | None, typer.Option(metavar="FILE", help="write here instead of to stdout")] = None,
+    output: Output = None,
     schema: Annotated[
         bool, typer.Option("--schema", help="print the JSON Schema of workload files, for editors")
     ] = False,
@@ -173,14 +77,14 @@ def init(
 
     Example: loadgen init rag --output rag.yaml
     """
-    _end("init", dict(locals()))
+    _end("init", locals())
 
 
 @app.command()
 def report(
     run_dir: RunDir,
     format_: Format = "text",
-    output: Annotated[Path | None, typer.Option(metavar="FILE", help="write here instead of to stdout")] = None,
+    output: Output = None,
     slo: Slo = None,
     max_errors: MaxErrors = None,
     strict_point: StrictPoint = False,
@@ -190,28 +94,69 @@ def report(
 
     Example: loadgen report runs/20260101-120000-rag --slo 'ttft.p95<800ms'
     """
-    _end("report", dict(locals()))
+    _end("report", locals())
 
 
 @app.command()
+@takes(flags.access)
 def probe(
     target: Annotated[str, typer.Argument(metavar="URL", help="the endpoint")],
     model: Model = None,
-    format_: Annotated[str, typer.Option("--format", metavar="text|json", help="how findings are printed")] = "text",
-    endpoint: Endpoint = "chat",
-    api_key: ApiKey = None,
-    header: Header = None,
     body: Body = None,
-    ca_file: CaFile = None,
-    client_cert: ClientCert = None,
-    insecure: Insecure = False,
-    proxy: Proxy = None,
+    format_: TextOrJson = "text",
+    **given: Any,
 ) -> None:
     """Find out what an endpoint can do: a handful of small requests, each marked x-loadgen-probe.
 
     Example: loadgen probe http://127.0.0.1:8000
     """
-    _end("probe", dict(locals()))
+    _end("probe", locals())
+
+
+@app.command()
+def estimate(
+    model: Annotated[
+        str, typer.Option(metavar="NAME", help="model of the catalog, or a Hugging Face config.json (or its folder)")
+    ] = "llama-3.1-8b",
+    gpu: Annotated[str, typer.Option(metavar="NAME", help="GPU of the catalog")] = "h100",
+    prompt_tokens: Annotated[int, typer.Option(metavar="N", min=1, help="tokens of the prompt")] = 4000,
+    output_tokens: Annotated[int, typer.Option(metavar="N", min=1, help="tokens of the answer")] = 500,
+    # the replica
+    tp: Annotated[int, typer.Option(metavar="N", min=1, help="GPUs in tensor parallel")] = 1,
+    dtype: Annotated[
+        str | None, typer.Option(metavar="TYPE", help="weights: bf16, fp8, int8 or int4  [the model's own]")
+    ] = None,
+    kv_dtype: Annotated[str | None, typer.Option(metavar="TYPE", help="cache: bf16 or fp8  [the model's own]")] = None,
+    compute_efficiency: Annotated[float, typer.Option(metavar="SHARE", help="of the peak FLOP/s reached")] = 0.55,
+    bandwidth_efficiency: Annotated[float, typer.Option(metavar="SHARE", help="of the peak bytes/s reached")] = 0.8,
+    price_per_hour: Annotated[
+        float | None, typer.Option(metavar="USD", min=0, help="of one GPU  [an example from the catalog]")
+    ] = None,
+    catalog: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="GPUs and models of your own, laid over the catalog")
+    ] = None,
+    # the load
+    batch: Annotated[int, typer.Option(metavar="N", min=1, help="such requests at the same time")] = 1,
+    cached_tokens: Annotated[int, typer.Option(metavar="N", min=0, help="of the prompt, in the prefix cache")] = 0,
+    others_decoding: Annotated[int, typer.Option(metavar="N", min=0, help="other streams in every pass")] = 0,
+    others_context: Annotated[
+        int | None, typer.Option(metavar="N", min=0, help="tokens each of them attends to  [as this one]")
+    ] = None,
+    # output
+    timeline: Annotated[bool, typer.Option("--timeline", help="draw one request to scale")] = False,
+    explain: Annotated[bool, typer.Option("--explain", help="say in words what it means, and what would help")] = False,
+    format_: Annotated[str, typer.Option("--format", metavar="text|json|html", help="how it is printed")] = "text",
+    output: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="also write a page or a picture: .html, .svg or .png")
+    ] = None,
+) -> None:
+    """Estimate one request on paper: what prefill and decode take, what limits each, and what they cost.
+
+    All times are floors of a roofline: queueing, the scheduler and the network come on top.
+
+    Example: loadgen estimate --model llama-3.1-8b --gpu h100 --prompt-tokens 4000 --output-tokens 500 --timeline
+    """
+    _end("estimate", locals())
 
 
 @app.command()
@@ -229,13 +174,13 @@ def serve(
 
     Example: loadgen serve --port 8000 --chunk-tokens 0
     """
-    _end("serve", dict(locals()))
+    _end("serve", locals())
 
 
 def _end(recipe: str, arguments: dict[str, Any]) -> None:
     from loadgen import commands
 
-    raise typer.Exit(commands.call(recipe, arguments))
+    raise typer.Exit(commands.call(recipe, arguments | arguments.pop("given", {})))
 
 
 def main() -> None:

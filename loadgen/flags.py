@@ -1,0 +1,164 @@
+"""The flags that commands share, as typer reads them, in groups. Imports nothing heavy.
+
+A group is a function of which only the parameters count; `takes` gives them to a command.
+"""
+
+from collections.abc import Callable
+from inspect import Parameter, Signature, signature
+from pathlib import Path
+from typing import Annotated, Any, Optional, TypeVar, get_type_hints
+
+import typer
+
+Command = TypeVar("Command", bound=Callable[..., None])
+
+
+def takes(*groups: Callable[..., None]) -> Callable[[Command], Command]:
+    """A command that takes the flags of these groups too: they reach it as keywords."""
+
+    def widened(command: Command) -> Command:
+        own = [p for p in signature(command).parameters.values() if p.kind is not Parameter.VAR_KEYWORD]
+        shared = [p for group in groups for p in signature(group).parameters.values()]
+        hints: dict[str, Any] = {}
+        for each in (*groups, command):
+            hints |= get_type_hints(each, include_extras=True)
+        command.__signature__ = Signature(  # type: ignore[attr-defined]
+            [p.replace(kind=Parameter.KEYWORD_ONLY) for p in (*own, *shared)]
+        )
+        command.__annotations__ = hints
+        return command
+
+    return widened
+
+
+Workload = Annotated[str, typer.Argument(metavar="WORKLOAD", help="a workload file, or a library name: chat, rag, …")]
+RunDir = Annotated[Path, typer.Argument(metavar="RUN", help="a run directory")]
+Set = Annotated[
+    Optional[list[str]],  # noqa: UP045
+    typer.Option("--set", metavar="PATH=VALUE", help="set any key of the workload, as in classes.rag.input_tokens=80"),
+]
+Slo = Annotated[
+    Optional[list[str]],  # noqa: UP045
+    typer.Option("--slo", metavar="LIMIT", help="a limit to judge by, as in 'ttft.p95<800ms' or 'rag:itl.p99<60ms'"),
+]
+Format = Annotated[str, typer.Option("--format", metavar="text|json|markdown", help="how results are printed")]
+Rate = Annotated[str | None, typer.Option(metavar="R", help="open loop: sessions per second, as in 4 or 90/m")]
+Concurrency = Annotated[int | None, typer.Option(metavar="N", help="closed loop: users with one request each")]
+Requests = Annotated[int | None, typer.Option(metavar="N", help="measure this many requests")]
+Duration = Annotated[str | None, typer.Option(metavar="TIME", help="measure for this long, as in 60s")]
+Warmup = Annotated[str | None, typer.Option(metavar="TIME", help="load before the measured part")]
+Arrival = Annotated[str | None, typer.Option(metavar="PROCESS", help="constant, poisson or gamma:CV")]
+Seed = Annotated[int | None, typer.Option(metavar="N", help="same seed, same times and texts; else drawn and recorded")]
+OutDir = Annotated[Path | None, typer.Option(metavar="DIR", help="run directory  [runs/<time>-<workload>]")]
+Drain = Annotated[str | None, typer.Option(metavar="TIME", help="wait this long for open streams at the end")]
+MaxInFlight = Annotated[
+    int | None, typer.Option(metavar="N", min=1, help="open loop: further requests wait, and count as late")
+]
+FirstToken = Annotated[str, typer.Option(metavar="TIME", help="from the send to the first token; 0: none")]
+Good = Annotated[
+    Optional[list[str]],  # noqa: UP045
+    typer.Option("--good", metavar="LIMIT", help="what a good request is, as in 'ttft<500ms' or 'gap_p99<200ms'"),
+]
+Body = Annotated[
+    Optional[list[str]],  # noqa: UP045
+    typer.Option("--body", metavar="KEY=JSON", help="a field for every body, as in temperature=0; null drops one"),
+]
+Header = Annotated[
+    Optional[list[str]],  # noqa: UP045
+    typer.Option("-H", "--header", metavar="'NAME: VALUE'", help="a header for every request"),
+]
+ApiKey = Annotated[str | None, typer.Option(metavar="KEY", help="better in $LOADGEN_API_KEY or $OPENAI_API_KEY")]
+Target = Annotated[
+    str | None, typer.Option(metavar="URL", help="the endpoint; left out: the built-in simulated engine")
+]
+Model = Annotated[str | None, typer.Option(metavar="NAME", help="model to ask for; left out: the one it lists")]
+PerEventUsage = Annotated[bool, typer.Option("--per-event-usage", help="ask for running usage")]
+MaxErrors = Annotated[str | None, typer.Option(metavar="SHARE", help="errors above this fail a gate  [1%]")]
+StrictPoint = Annotated[bool, typer.Option("--strict-point", help="judge by the values alone, however few the samples")]
+AllowE2e = Annotated[bool, typer.Option("--allow-e2e", help="allow a limit on e2e, which mixes both phases")]
+Endpoint = Annotated[str, typer.Option(metavar="KIND", help="chat, completions or responses")]
+CaFile = Annotated[str | None, typer.Option(metavar="FILE", help="trust the certificates in this file")]
+ClientCert = Annotated[
+    str | None, typer.Option(metavar="FILE", help="show this client certificate (PEM, with its key)")
+]
+Insecure = Annotated[bool, typer.Option("--insecure", help="do not check the server's certificate")]
+MaxTokensField = Annotated[str, typer.Option(metavar="NAME", help="max_tokens or max_completion_tokens")]
+Proxy = Annotated[str | None, typer.Option(metavar="URL", help="HTTP proxy; remote targets also heed $HTTPS_PROXY")]
+NoCalibrate = Annotated[bool, typer.Option("--no-calibrate", help="no probe, no calibration: every POST is measured")]
+InputTokens = Annotated[str | None, typer.Option(metavar="D", help="prompt length, as in 500 or '{law: uniform, …}'")]
+OutputTokens = Annotated[str | None, typer.Option(metavar="D", help="answer length")]
+Tokenizer = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="a tokenizer.json, for servers that count nothing")
+]
+IgnoreEos = Annotated[bool, typer.Option(help="ask for answers of exactly the planned length")]
+Retries = Annotated[int, typer.Option(metavar="N", min=0, help="try again after 429, 5xx or no connection")]
+Limit = Annotated[str, typer.Option(metavar="TIME", help="0: none")]
+Idle = Annotated[str, typer.Option(metavar="TIME", help="silence in mid-stream; 0: none")]
+Whole = Annotated[str, typer.Option(metavar="TIME", help="a whole request; 0: none")]
+Transport = Annotated[str, typer.Option(metavar="KIND", help="fast, or httpx (portable, less exact)")]
+SaveText = Annotated[bool, typer.Option("--save-text", help="keep the answers' text in the run directory")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="no notes on stderr")]
+NoProgress = Annotated[bool, typer.Option("--no-progress", help="no live screen")]
+TextOrJson = Annotated[str, typer.Option("--format", metavar="text|json", help="how it is printed")]
+Output = Annotated[Path | None, typer.Option(metavar="FILE", help="write here instead of to stdout")]
+
+
+def access(
+    endpoint: Endpoint = "chat",
+    api_key: ApiKey = None,
+    header: Header = None,
+    ca_file: CaFile = None,
+    client_cert: ClientCert = None,
+    insecure: Insecure = False,
+    proxy: Proxy = None,
+) -> None:
+    """How the endpoint is reached."""
+
+
+def load(
+    rate: Rate = None,
+    concurrency: Concurrency = None,
+    requests: Requests = None,
+    duration: Duration = None,
+    warmup: Warmup = None,
+    drain: Drain = None,
+    arrival: Arrival = None,
+    seed: Seed = None,
+    input_tokens: InputTokens = None,
+    output_tokens: OutputTokens = None,
+    set_: Set = None,
+) -> None:
+    """What the workload file leaves to the command line."""
+
+
+def request(
+    body: Body = None,
+    ignore_eos: IgnoreEos = True,
+    per_event_usage: PerEventUsage = False,
+    max_tokens_field: MaxTokensField = "max_tokens",
+    retries: Retries = 0,
+    max_in_flight: MaxInFlight = None,
+    tokenizer: Tokenizer = None,
+    no_calibrate: NoCalibrate = False,
+    connect_timeout: Limit = "10s",
+    first_token_timeout: FirstToken = "10m",  # noqa: S107 - no password
+    idle_timeout: Idle = "5m",
+    timeout: Whole = "0",
+    transport: Transport = "fast",
+    save_text: SaveText = False,
+) -> None:
+    """How requests are sent, and how long they may take."""
+
+
+def gate(
+    slo: Slo = None,
+    good: Good = None,
+    max_errors: MaxErrors = None,
+    strict_point: StrictPoint = False,
+    allow_e2e: AllowE2e = False,
+) -> None:
+    """What results are judged by."""
+
+
+def screen(quiet: Quiet = False, no_progress: NoProgress = False) -> None:
+    """What is shown while it lasts."""
