@@ -57,10 +57,17 @@ def run(
 
 @app.command()
 @takes(flags.load)
-def plan(workload: Workload, format_: TextOrJson = "text", **given: Any) -> None:
-    """Print what a workload would send: sessions, requests and tokens by class, without sending any.
+def plan(
+    workload: Workload,
+    gpu: Annotated[str, typer.Option(metavar="NAME", help="GPU of the catalog, to carry it")] = "h100",
+    model: Annotated[str, typer.Option(metavar="NAME", help="model of the catalog, or a config.json")] = "llama-3.1-8b",
+    tp: Annotated[int, typer.Option(metavar="N", min=1, help="GPUs in tensor parallel")] = 1,
+    format_: TextOrJson = "text",
+    **given: Any,
+) -> None:
+    """Print what a workload would send: sessions, requests and tokens by class, and the least GPUs that could carry it.
 
-    Example: loadgen plan rag --duration 5m
+    Sends nothing. Example: loadgen plan rag --duration 5m --gpu a100
     """
     _end("plan", locals())
 

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from workloads.load_spec import Trace
-from workloads.request import Session, turn_count
+from workloads.request import Session, Turn, turn_count
 from workloads.schedule import Schedule, Stage
+from workloads.shapes import is_own
 from workloads.trace_formats import TraceReport
 
 SAMPLE_SESSIONS = 1_000
@@ -60,9 +61,9 @@ def plan(schedule: Schedule) -> dict[str, Any]:
     }
 
 
-def render_plan(plan: dict[str, Any]) -> str:
-    """The plan as text of at most about 100 columns, ending in a newline."""
-    parts = (_head(plan), _trace_lines(plan), _class_table(plan), _length_table(plan), _session_lines(plan))
+def render_plan(plan: dict[str, Any], more: Sequence[str] = ()) -> str:
+    """The plan as text of at most about 100 columns, ending in a newline; `more` are lines after its tables."""
+    parts = (_head(plan), _trace_lines(plan), _class_table(plan), _length_table(plan), more, _session_lines(plan))
     return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
 
 
@@ -110,21 +111,35 @@ class _Tally:
 
     def __init__(self) -> None:
         self.turns, self.inputs, self.outputs, self.thoughts = (array("q") for _ in range(4))
+        self.fresh_tokens = self.held_token_steps = 0
+        self._shared: set[tuple[int, ...]] = set()
 
     def add(self, session: Session) -> None:
         self.turns.append(turn_count(session))
         for turn in (turn for this in session.rounds for turn in this.turns):
             self.inputs.append(turn.input_tokens)
             self.outputs.append(turn.output_tokens)
+            self.fresh_tokens += self._fresh(turn)
+            self.held_token_steps += turn.output_tokens * (turn.input_tokens + turn.output_tokens // 2)
             if turn.thinking_tokens:
                 self.thoughts.append(turn.thinking_tokens)
 
+    def _fresh(self, turn: Turn) -> int:
+        """Tokens of the prompt that no earlier one had: its own, and of what prompts share the first use of each."""
+        new = [p for p in (*turn.passages, *turn.tools) if is_own(p) or p.key not in self._shared]
+        self._shared.update(p.key for p in new if not is_own(p))
+        return sum(p.tokens for p in new)
+
     def sums(self) -> dict[str, int]:
+        """`fresh_prompt_tokens` are those left to compute if a prefix cache had all the others; `held_token_steps` sums
+        up, over every output token, what its sequence holds in the KV cache."""
         return {
             "sessions": len(self.turns),
             "requests": len(self.inputs),
             "prompt_tokens": sum(self.inputs),
+            "fresh_prompt_tokens": self.fresh_tokens,
             "output_tokens": sum(self.outputs),
+            "held_token_steps": self.held_token_steps,
         }
 
 

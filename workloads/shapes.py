@@ -31,6 +31,11 @@ PRIMERS = 0
 keys."""
 
 
+def is_own(passage: Passage) -> bool:
+    """Whether a text belongs to one session alone, so that no other prompt has it."""
+    return passage.key[2] in (SESSION, TALK, HEADS)
+
+
 @dataclass(frozen=True, slots=True)
 class Draws:
     """What chance decided for one session: `widths` and `pauses_ns` by round, the token counts by turn."""

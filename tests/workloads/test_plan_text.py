@@ -14,7 +14,14 @@ def planned(**keys):
 def test_an_open_loop_is_counted_whole():
     page = planned(arrivals={"process": "constant", "rate": "2/s"}, duration="10s", warmup="1s")
     # 22 sessions of two prompts, 110 and 110 + 50 + 10.
-    assert page["totals"] == {"sessions": 22, "requests": 44, "prompt_tokens": 22 * 280, "output_tokens": 2200}
+    assert page["totals"] == {
+        "sessions": 22,
+        "requests": 44,
+        "prompt_tokens": 22 * 280,
+        "fresh_prompt_tokens": 100 + 22 * 20,  # the system prompt once, and each turn's own words
+        "output_tokens": 2200,
+        "held_token_steps": 22 * 50 * (110 + 25 + 170 + 25),
+    }
     assert page["duration_s"] == 11
     prompts = page["classes"]["c"]["input"]
     histogram = prompts.pop("histogram")
