@@ -167,6 +167,36 @@ def estimate(
 
 
 @app.command()
+@takes(flags.load, flags.gate, flags.access, flags.request, flags.screen)
+def capacity(
+    workload: Workload,
+    target: Target = None,
+    model: Model = None,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="a run directory for each try goes there")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="go on with the search in --out")] = False,
+    start: Annotated[float | None, typer.Option(metavar="LOAD", help="the first load  [the workload's own]")] = None,
+    rates: Annotated[str | None, typer.Option(metavar="A,B,…", help="no search: try exactly these loads")] = None,
+    precision: Annotated[float, typer.Option(metavar="SHARE", min=0.005, help="how near to the edge")] = 0.05,
+    tries: Annotated[int, typer.Option(metavar="N", min=1, help="runs at most")] = 12,
+    lowest: Annotated[float | None, typer.Option(metavar="LOAD", help="try no load below")] = None,
+    highest: Annotated[float | None, typer.Option(metavar="LOAD", help="try no load above")] = None,
+    at_least: Annotated[float | None, typer.Option(metavar="LOAD", help="exit 1 if the capacity is less")] = None,
+    rest: Annotated[
+        float, typer.Option(metavar="S", min=0, help="seconds between runs, for the server to drain")
+    ] = 2.0,
+    format_: TextOrJson = "text",
+    **given: Any,
+) -> None:
+    """Find the highest rate (or number of users) at which every limit passes: by doubling, then halving the bracket.
+
+    Exit status: 0 found, 1 no load passes or less than --at-least, 3 not settled, 130 stopped (--resume goes on).
+
+    Example: loadgen capacity chat --target http://127.0.0.1:8000 --slo 'ttft.p95<800ms' --duration 2m
+    """
+    _end("capacity", locals())
+
+
+@app.command()
 def serve(
     host: Annotated[str, typer.Option(metavar="ADDRESS", help="where to listen")] = "127.0.0.1",
     port: Annotated[int, typer.Option(metavar="PORT", help="0: a free one")] = 8000,

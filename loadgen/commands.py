@@ -19,6 +19,7 @@ FORMATS = {
     "plan": ("text", "json"),
     "probe": ("text", "json"),
     "estimate": ("text", "json", "html"),
+    "capacity": ("text", "json"),
 }
 
 

@@ -25,7 +25,7 @@ def run(arguments: dict[str, Any]) -> int:
     workload = workload_of(arguments)
     out = arguments["out"] or Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{workload.name}"
     with ExitStack() as stack:
-        target, model = _target(arguments, stack)
+        target, model = target_of(arguments, stack)
         stopped = measure(workload, schedule_of(workload), run_options(arguments, target, model, out))
     if stopped is not None:
         print(f"loadgen: ended at once; `loadgen report {out}` reads what was measured", file=sys.stderr)
@@ -44,7 +44,7 @@ def schedule_of(workload: "Workload") -> "Schedule":
     return build(workload, random.getrandbits(32) if workload.seed is None else workload.seed)
 
 
-def _target(arguments: Mapping[str, Any], stack: ExitStack) -> tuple[str, str | None]:
+def target_of(arguments: Mapping[str, Any], stack: ExitStack) -> tuple[str, str | None]:
     """The target and model asked for, or a simulated engine that lives as long as the stack."""
     if arguments["target"] is not None:
         return arguments["target"], arguments["model"]

@@ -1,0 +1,168 @@
+"""`loadgen capacity`: the highest load at which every limit passes, each try a run directory of its own."""
+
+import random
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from analysis.capacity_text import document, render
+from loadgen.arguments import run_options, workload_of
+from loadgen.capacity import Book, Measure, search_of
+from loadgen.errors import UsageError
+from loadgen.recipes.output import as_json, put
+from loadgen.recipes.report import summary_of
+from loadgen.recipes.run import target_of
+
+if TYPE_CHECKING:
+    from analysis.capacity import Search
+    from workloads.spec import Workload
+
+MOST_ATTAINMENT = "attainment>90%"
+"""What capacity means where the workload says what a good request is, and sets no limits."""
+
+
+def capacity(arguments: dict[str, Any]) -> int:
+    """0 settled, 1 no load passes or less than --at-least, 3 not settled."""
+    workload = _limited(arguments)
+    kind = _kind(workload)
+    given = _loads(arguments["rates"], kind == "users")
+    search = None if given else _search(arguments, workload, kind)
+    path = arguments["out"] or Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{workload.name}-capacity"
+    if arguments["resume"] and arguments["out"] is None:
+        raise UsageError("--resume: name the directory of the search with --out")
+    seed = random.getrandbits(31) if workload.seed is None else workload.seed
+    book = Book.open(path, _about(workload, arguments), seed, arguments["resume"])
+    with ExitStack() as stack:
+        measure = _measure(arguments, kind, stack)
+        stopped = not _try_all(book, search, given, measure, kind, arguments)
+    found = document(book.points(), [summary for *_, summary in book.tries], search, UNITS[kind])
+    book.save({"found": found})
+    put(as_json(found) if arguments["format_"] == "json" else render(found))
+    if not arguments["quiet"]:
+        print(f"loadgen: every try is a run directory in {path}", file=sys.stderr)
+    return 130 if stopped else _status(found, arguments["at_least"])
+
+
+UNITS = {"rate": "sessions/s", "request_rate": "requests/s", "concurrency": "users", "users": "users"}
+
+
+def _status(found: Mapping[str, Any], at_least: float | None) -> int:
+    if found["capacity"] is None or (at_least is not None and found["capacity"] < at_least and found["settled"]):
+        return 1
+    return 0 if found["settled"] in (True, None) else 3
+
+
+def _try_all(
+    book: Book,
+    search: "Search | None",
+    given: Sequence[float],
+    measure: Measure,
+    kind: str,
+    arguments: Mapping[str, Any],
+) -> bool:
+    """Try loads until there is nothing left to learn; False if a run was stopped."""
+    while True:
+        points = book.points()
+        left = list(given[len(points) :])
+        load = search.next_load(points) if search else left[0] if left else None
+        if load is None:
+            return True
+        if points and arguments["target"] is not None:
+            time.sleep(arguments["rest"])
+        if not book.measure(load, measure):
+            return False
+        book.save({})
+        point = book.points()[-1]
+        if not arguments["quiet"]:
+            taken = "" if point.margin is None else f", {point.margin:.0%} of the tightest limit"
+            print(f"loadgen: {load:g} {UNITS[kind]}: {point.verdict}{taken}", file=sys.stderr)
+
+
+def _limited(arguments: Mapping[str, Any]) -> "Workload":
+    """The workload with limits to pass. Raises UsageError where there are none."""
+    workload = workload_of(arguments)
+    if any(workload.slo.values()):
+        return workload
+    if not workload.good:
+        raise UsageError("capacity needs limits to pass: give --slo 'ttft.p95<800ms' or --good 'ttft<500ms'")
+    return workload.model_copy(update={"slo": {"all": [MOST_ATTAINMENT]}})
+
+
+def _kind(workload: "Workload") -> str:
+    """What is varied: the rate, the users of a closed loop, or those who start a session every so often."""
+    if workload.stages or workload.trace:
+        what = "stages" if workload.stages else "trace"
+        raise UsageError(f"capacity varies one rate, and this workload has {what}: drop them with --set {what}=null")
+    if workload.arrivals is None:
+        return "users" if workload.users else "concurrency"
+    return "request_rate" if workload.arrivals.unit == "requests" else "rate"
+
+
+def _loads(text: str | None, whole: bool) -> list[float]:
+    """The loads of a plain sweep, `1,2,4,8`."""
+    try:
+        loads = [float(word) for word in text.split(",")] if text else []
+    except ValueError:
+        loads = [0.0]
+    if any(load <= 0 or (whole and load != int(load)) for load in loads):
+        raise UsageError(f"--rates {text}: expected loads such as 1,2,4,8")
+    return loads
+
+
+def _search(arguments: Mapping[str, Any], workload: "Workload", kind: str) -> "Search":
+    arrivals = workload.arrivals
+    own = arrivals.rate if arrivals and arrivals.rate else workload.users or workload.concurrency or 1
+    return search_of(
+        float(arguments["start"] or own),
+        whole=not kind.endswith("rate"),
+        precision=arguments["precision"],
+        most_points=arguments["tries"],
+        lowest=arguments["lowest"],
+        highest=arguments["highest"],
+    )
+
+
+def _about(workload: "Workload", arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """What makes a search the same search."""
+    plan = workload.resolved()
+    for key in ("seed", "concurrency", "users"):
+        plan.pop(key, None)
+    (plan.get("arrivals") or {}).pop("rate", None)
+    return {"workload": plan, "target": arguments["target"] or "the built-in engine", "model": arguments["model"]}
+
+
+def _measure(arguments: Mapping[str, Any], kind: str, stack: ExitStack) -> Measure:
+    """How one load is tried: a run against the target like any other."""
+    target, model = target_of(arguments, stack)
+
+    def measure(load: float, seed: int, place: Path) -> Mapping[str, Any] | None:
+        return _run(_at(arguments, kind, load, seed), target, model, place)
+
+    return measure
+
+
+def _at(arguments: Mapping[str, Any], kind: str, load: float, seed: int) -> dict[str, Any]:
+    """The arguments of a run at this load."""
+    changed = dict(arguments) | {"seed": seed}
+    if kind in ("rate", "request_rate"):
+        return changed | {"rate": f"{load:g}/s"}
+    if kind == "concurrency":
+        return changed | {"concurrency": int(load)}
+    return changed | {"set_": [*(arguments["set_"] or ()), f"users={int(load)}"]}
+
+
+def _run(arguments: Mapping[str, Any], target: str, model: str | None, place: Path) -> Mapping[str, Any] | None:
+    from analysis.rundir import read_meta, write_summary
+    from loadgen.measure import measure
+    from workloads.schedule import build
+
+    workload = _limited(arguments)
+    stopped = measure(workload, build(workload, arguments["seed"]), run_options(arguments, target, model, place))
+    if stopped is not None or read_meta(place)["interrupted_by"] in ("SIGINT", "SIGTERM"):
+        return None
+    summary = summary_of(place, arguments)
+    write_summary(place, summary)
+    return summary
