@@ -197,6 +197,15 @@ def capacity(
 
 
 @app.command()
+def doctor(format_: TextOrJson = "text") -> None:
+    """Look at this machine as a place to measure from: cores, open files, clock, kernel stamps, event loop, priority.
+
+    Example: loadgen doctor
+    """
+    _end("doctor", locals())
+
+
+@app.command()
 def serve(
     host: Annotated[str, typer.Option(metavar="ADDRESS", help="where to listen")] = "127.0.0.1",
     port: Annotated[int, typer.Option(metavar="PORT", help="0: a free one")] = 8000,

@@ -20,6 +20,7 @@ FORMATS = {
     "probe": ("text", "json"),
     "estimate": ("text", "json", "html"),
     "capacity": ("text", "json"),
+    "doctor": ("text", "json"),
 }
 
 
