@@ -27,7 +27,7 @@ FORMATS = {
 def call(recipe: str, arguments: dict[str, Any]) -> int:
     """Follow a recipe; what the user did wrong becomes one line on stderr and an exit status."""
     try:
-        with _foreign_errors():
+        with as_our_errors():
             _check_format(recipe, arguments)
             return int(getattr(import_module(f"loadgen.recipes.{recipe}"), recipe)(arguments))
     except LoadgenError as problem:
@@ -36,7 +36,7 @@ def call(recipe: str, arguments: dict[str, Any]) -> int:
 
 
 @contextmanager
-def _foreign_errors() -> Iterator[None]:
+def as_our_errors() -> Iterator[None]:
     """The pure packages know nothing of exit statuses: their errors become ours here."""
     from analysis.rundir import RunDirError
     from loadgen.host import HostError

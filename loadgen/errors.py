@@ -2,7 +2,8 @@
 
 LoadgenError                the base: a message that says what, where, and what to do
 ├── UsageError              the command line or a file it names is wrong            exit status 2
-└── NoVerdictError          nothing could be measured                               exit status 3
+├── NoVerdictError          nothing could be measured                               exit status 3
+└── StoppedError            a second signal ended it at once                        exit status 130 or 143
 
 What goes wrong with a single request is no exception: it is that request's outcome (analysis.record.OUTCOMES).
 """
@@ -22,3 +23,11 @@ class NoVerdictError(LoadgenError):
     """The target gave nothing to measure."""
 
     exit_status = 3
+
+
+class StoppedError(LoadgenError):
+    """The run was ended before its results were written out."""
+
+    def __init__(self, message: str, exit_status: int) -> None:
+        super().__init__(message)
+        self.exit_status = exit_status

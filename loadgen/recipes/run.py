@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from loadgen.arguments import run_options, workload_of
+from loadgen.errors import StoppedError
 from loadgen.recipes.output import put
 from loadgen.recipes.report import rendered, summary_of
 
@@ -19,6 +20,15 @@ if TYPE_CHECKING:
 
 
 def run(arguments: dict[str, Any]) -> int:
+    path, summary, status = measured(arguments)
+    put(rendered(summary, arguments["format_"]))
+    if not arguments["quiet"]:
+        print(f"loadgen: results in {path}", file=sys.stderr)
+    return status
+
+
+def measured(arguments: dict[str, Any]) -> tuple[Path, dict[str, Any], int]:
+    """Directory, summary and exit status of a run. Raises LoadgenError, StoppedError where it ended at once."""
     from analysis.rundir import write_summary
     from loadgen.measure import measure
 
@@ -26,16 +36,12 @@ def run(arguments: dict[str, Any]) -> int:
     out = arguments["out"] or Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{workload.name}"
     with ExitStack() as stack:
         target, model = target_of(arguments, stack)
-        stopped = measure(workload, schedule_of(workload), run_options(arguments, target, model, out))
+        stopped = measure(workload, schedule_of(workload), run_options(arguments, target, model, Path(out)))
     if stopped is not None:
-        print(f"loadgen: ended at once; `loadgen report {out}` reads what was measured", file=sys.stderr)
-        return 128 + stopped
-    summary = summary_of(out, arguments)
-    write_summary(out, summary)
-    put(rendered(summary, arguments["format_"]))
-    if not arguments["quiet"]:
-        print(f"loadgen: results in {out}", file=sys.stderr)
-    return _status_of_run(summary, out)
+        raise StoppedError(f"ended at once; `loadgen report {out}` reads what was measured", 128 + stopped)
+    summary = summary_of(Path(out), arguments)
+    write_summary(Path(out), summary)
+    return Path(out), summary, _status_of_run(summary, Path(out))
 
 
 def schedule_of(workload: "Workload") -> "Schedule":
