@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Mapping
-from dataclasses import fields
 from typing import Any
 
 
@@ -11,12 +10,10 @@ def serve(arguments: dict[str, Any]) -> int:
     from loadgen.sim.options import Options
     from loadgen.sim.server import serve as serve_forever
 
-    def announce(where: Mapping[str, Any]) -> None:
-        print(
-            f"loadgen: {where['model']} on one simulated {options.gpu} at {where['url']} (Ctrl-C ends)", file=sys.stderr
-        )
+    options = Options.of(arguments)
 
-    own = {f.name for f in fields(Options)}
-    options = Options(**{name: value for name, value in arguments.items() if name in own})
+    def announce(where: Mapping[str, Any]) -> None:
+        print(f"loadgen: {where['model']} on {options.hardware()} at {where['url']} (Ctrl-C ends)", file=sys.stderr)
+
     serve_forever(options, arguments["host"], arguments["port"], announce)
     return 0

@@ -1,21 +1,24 @@
 """The core on an event loop: passes take as long as the model says, and their tokens go to open streams."""
 
 import asyncio
-import itertools
 import select
 import selectors
 import sys
 import time
 from collections.abc import Callable
+from typing import Any
 
-from loadgen.sim.core import SimConfig, SimRequest, Simulator, StepResult, Token
+from loadgen.sim.config import ClusterConfig, SimConfig
+from loadgen.sim.core import Cluster
+from loadgen.sim.tokens import SimRequest, StepResult, Token
 
-CATCH_UP_NS = 2_000_000
-"""A delivery no later than this does not move the passes behind it: small delays do not add up. A larger one does."""
-
-SPIN_NS = 200_000
+SPIN_NS = 400_000
 SPIN_SHARE = 32
-"""At most this time, and this part of a pass, is spent waiting in a busy loop: some 3 % of a core."""
+"""At most this time, and this part of the wait, is spent in a busy loop, as timers are late: some 3 % of a core."""
+
+
+SLIP_NS = 100_000_000
+"""A process that was held up for longer does not catch up: the simulated engine's time stood still as well."""
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
@@ -34,128 +37,157 @@ if sys.platform == "linux":
             return super().select(timeout)
 
 
-class Stream:
-    """What one request sends, on its way from the core to the one task that writes it.
+class Sink:
+    """Where the tokens of one request go.
 
-    `encode` turns a token into what leaves with it. It is called while the pass still lasts, so that nothing but
-    writing is left to do at its end.
+    `encode` turns a token into what leaves with it, while its pass still lasts, so that nothing but writing is left to
+    do at the end. It may be called more than once for a token, if the pass is changed meanwhile. `write` then gets it,
+    and when the pass ended.
     """
 
-    __slots__ = ("_ready", "_wakeup", "closed", "encode", "finished", "request_id")
+    __slots__ = ("closed", "request_id")
 
-    def __init__(self, request_id: str, encode: Callable[[Token], list[bytes]]) -> None:
+    def __init__(self, request_id: str) -> None:
         self.request_id = request_id
-        self.encode = encode
-        self.finished = self.closed = False
-        self._ready: list[bytes] = []
-        self._wakeup: asyncio.Future[None] | None = None
+        self.closed = False
 
-    def push(self, events: list[bytes], last: bool) -> None:
-        self._ready += events
-        self.finished = last
-        self._wake()
+    def encode(self, token: Token) -> Any:
+        raise NotImplementedError
+
+    def write(self, encoded: Any, token: Token, due_ns: int) -> None:
+        raise NotImplementedError
 
     def close(self) -> None:
+        """Nothing more will come."""
         self.closed = True
-        self._wake()
 
-    async def take(self) -> list[bytes]:
-        """What is ready, waiting for it; nothing when all has been taken, or the stream was closed."""
-        while not (self._ready or self.finished or self.closed):
-            self._wakeup = asyncio.get_running_loop().create_future()
-            await self._wakeup
-        taken, self._ready = self._ready, []
-        return [] if self.closed else taken
 
-    def _wake(self) -> None:
-        if self._wakeup is not None and not self._wakeup.done():
-            self._wakeup.set_result(None)
+Ready = list[tuple[Sink, Token, Any]]
 
 
 class Engine:
-    """Runs passes for as long as there is work, in a task that ends when there is none.
+    """Ends and begins passes by a timer, for as long as there is work.
 
     Args:
         now_ns: The monotonic clock that the event loop's timers follow.
-        spin_ns: At most how much of a pass is spent in a busy loop, as timers are late; 0: none.
-
-    Attributes:
-        passes, late_ns, late_max_ns: Our own lateness: how long after the end of a pass its tokens were handed out.
+        spin_ns: At most how much of a wait is spent in a busy loop, as timers are late; 0: none.
     """
 
     def __init__(
-        self, config: SimConfig, now_ns: Callable[[], int] = time.monotonic_ns, spin_ns: int = SPIN_NS
+        self,
+        config: ClusterConfig | SimConfig,
+        now_ns: Callable[[], int] = time.monotonic_ns,
+        spin_ns: int = SPIN_NS,
     ) -> None:
-        self.core = Simulator(config)
-        self.passes = self.late_ns = self.late_max_ns = 0
-        self._now_ns = now_ns
+        self.core = Cluster(config)
+        self.after_pass: Callable[[], None] | None = None
+        self._clock_ns = now_ns
         self._spin_ns = spin_ns
-        self._streams: dict[str, Stream] = {}
-        self._task: asyncio.Task[None] | None = None
-        self._names = itertools.count(1)
-        self._opened_ns = 0
+        self._slip_ns = self._seen_ns = 0
+        self._due_ns: int | None = None
+        self._sinks: dict[str, Sink] = {}
+        self._prepared: list[tuple[StepResult, Ready]] = []
+        self._timer: asyncio.TimerHandle | None = None
 
-    def free_id(self, wanted: str | None) -> str:
-        """`wanted`, or another where that is None or the id of an open stream."""
-        if wanted is not None and wanted not in self._streams:
-            return wanted
-        return f"{self._now_ns():x}-{next(self._names):x}"
+    def attach(self, *requests: tuple[SimRequest, Sink]) -> int:
+        """Submits requests under ids that are free, all at one instant, and returns it (on the clock)."""
+        now_ns = self._caught_up_ns()
+        for request, sink in requests:
+            self.core.submit(now_ns, request)
+            self._sinks[request.request_id] = sink
+        self._set_timer()
+        return now_ns + self._slip_ns
 
-    def open(self, request: SimRequest, encode: Callable[[Token], list[bytes]]) -> Stream:
-        """Submits a request under an id that is free."""
-        self._opened_ns = self._now_ns()
-        self.core.submit(self._opened_ns, request)
-        stream = self._streams[request.request_id] = Stream(request.request_id, encode)
-        if self._task is None or self._task.done():
-            self._task = asyncio.get_running_loop().create_task(self._run_passes())
-            self._task.add_done_callback(self._end_all_if_broken)
-        return stream
+    def close(self, sink: Sink) -> bool:
+        """Ends a stream. Where tokens are still to come, they are cancelled; returns whether there were any."""
+        cut = self._sinks.get(sink.request_id) is sink
+        if cut:
+            del self._sinks[sink.request_id]
+            self.core.cancel(self._caught_up_ns(), sink.request_id)
+            self._prepare()
+            self._set_timer()
+        sink.close()
+        return cut
 
-    def close(self, stream: Stream) -> None:
-        """Ends a stream. Where tokens are still to come, they are cancelled."""
-        if self._streams.get(stream.request_id) is stream:
-            del self._streams[stream.request_id]
-            self.core.cancel(stream.request_id)
-        stream.close()
+    def pause(self, duration_ns: int) -> None:
+        """The whole engine stands still from now on."""
+        self.core.pause(self._caught_up_ns(), duration_ns)
+        self._prepare()
+        self._set_timer()
 
-    async def _run_passes(self) -> None:
-        start_ns = self._now_ns()
-        while (result := self.core.step(start_ns)) is not None:
-            ready = self._encode(result)
-            await self._sleep_through(result)
-            late_ns = self._note_lateness(result.end_ns)
-            self._hand_out(ready)
-            # The streams write before the next pass is computed.
-            await asyncio.sleep(0)
-            start_ns = max(result.end_ns, self._opened_ns) if late_ns <= CATCH_UP_NS else self._now_ns()
+    def _now_ns(self) -> int:
+        """The core's time. It does not go back, though timers of a virtual clock may come a nanosecond early."""
+        self._seen_ns = max(self._seen_ns, self._clock_ns() - self._slip_ns)
+        return self._seen_ns
 
-    def _end_all_if_broken(self, task: asyncio.Task[None]) -> None:
-        """So that nobody waits for what will not come. The exception itself is for the event loop to report."""
-        for stream in list(self._streams.values()) if task.cancelled() or task.exception() else ():
-            self.close(stream)
-        if not task.cancelled():
-            task.result()
+    def _caught_up_ns(self) -> int:
+        """Now, with every pass handed out whose timer is about to fire: the core would go on with the next ones."""
+        while self._due_ns is not None and self._due_ns <= self._now_ns():
+            self._tick(self._due_ns)
+        return self._now_ns()
 
-    def _encode(self, result: StepResult) -> list[tuple[Stream, list[bytes], bool]]:
-        streams = ((self._streams.get(token.request_id), token) for token in result.tokens)
-        return [(stream, stream.encode(token), token.last) for stream, token in streams if stream is not None]
+    def _set_timer(self) -> None:
+        due_ns = self.core.next_ns
+        if due_ns == self._due_ns:
+            return
+        self._due_ns = due_ns
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if due_ns is not None:
+            at_ns = due_ns + self._slip_ns
+            spin_ns = min(self._spin_ns, max(0, at_ns - self._clock_ns()) // SPIN_SHARE)
+            self._timer = asyncio.get_running_loop().call_at((at_ns - spin_ns) / 1e9, self._tick, due_ns)
 
-    async def _sleep_through(self, result: StepResult) -> None:
-        """Sleeps until shortly before the end of the pass and burns the rest, as timers are 0.1 to 0.3 ms late."""
-        spin_ns = min(self._spin_ns, (result.end_ns - result.start_ns) // SPIN_SHARE)
-        await asyncio.sleep(max(0, result.end_ns - spin_ns - self._now_ns()) / 1e9)
-        while spin_ns and self._now_ns() < result.end_ns:
+    def _tick(self, due_ns: int) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._due_ns = self._timer = None
+        slip_ns = self._slip_ns
+        while self._spin_ns and self._clock_ns() < due_ns + slip_ns:
             pass
+        late_ns = self._clock_ns() - slip_ns - due_ns
+        if late_ns > SLIP_NS:
+            self._slip_ns += late_ns
+        self._seen_ns = max(self._seen_ns, due_ns)
+        try:
+            self._pass(due_ns, slip_ns)
+        except BaseException:
+            # Nobody shall wait for what will not come. The exception itself is for the event loop to report.
+            for sink in list(self._sinks.values()):
+                self.close(sink)
+            raise
 
-    def _note_lateness(self, due_ns: int) -> int:
-        late_ns = max(0, self._now_ns() - due_ns)
-        self.passes += 1
-        self.late_ns += late_ns
-        self.late_max_ns = max(self.late_max_ns, late_ns)
-        return late_ns
+    def _pass(self, due_ns: int, slip_ns: int) -> None:
+        """What is prepared leaves first; only then does the core find out what comes next."""
+        due = [each for each in self._prepared if each[0].end_ns <= due_ns]
+        for result, ready in due:
+            self._deliver(ready, result.end_ns + slip_ns)
+        for result in self.core.step(due_ns):
+            if not any(result is left for left, _ in due):
+                self._deliver(self._encode(result), result.end_ns + slip_ns)
+        self._prepare()
+        self._set_timer()
+        if self.after_pass is not None:
+            self.after_pass()
 
-    def _hand_out(self, ready: list[tuple[Stream, list[bytes], bool]]) -> None:
-        for stream, events, last in ready:
-            if last and self._streams.get(stream.request_id) is stream:
-                del self._streams[stream.request_id]
-            stream.push(events, last)
+    def _prepare(self) -> None:
+        """Encodes what will leave with the passes under way, but for those that are encoded already."""
+        known = {id(result): ready for result, ready in self._prepared}
+        self._prepared = [
+            (result, known[id(result)] if id(result) in known else self._encode(result))
+            for result in self.core.under_way()
+        ]
+
+    def _encode(self, result: StepResult) -> Ready:
+        sinks = self._sinks
+        found = ((sinks.get(token.request_id), token) for token in result.tokens)
+        return [(sink, token, sink.encode(token)) for sink, token in found if sink is not None]
+
+    def _deliver(self, ready: Ready, due_ns: int) -> None:
+        for sink, token, encoded in ready:
+            if not sink.closed:
+                sink.write(encoded, token, due_ns)
+        for sink, token, _ in ready:
+            if token.last and self._sinks.get(sink.request_id) is sink:
+                del self._sinks[sink.request_id]

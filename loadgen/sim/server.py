@@ -15,14 +15,17 @@ import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 
 import uvicorn
-from starlette.types import ASGIApp
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from loadgen.errors import UsageError
-from loadgen.sim.app import build_app
+from loadgen.sim.app import TRANSPORT, App
+from loadgen.sim.books import Books
 from loadgen.sim.options import Options
 from loadgen.sim.realtime import new_event_loop
+from loadgen.sim.truth import TruthFile
 
 Announce = Callable[[Mapping[str, str | int]], None]
 
@@ -33,11 +36,20 @@ def serve(options: Options, host: str, port: int, announce: Announce, with_paren
     Port 0 is a free one. Raises UsageError where the options make no sense or the address cannot be had.
     """
     app = _app(options)
-    listener = _bind(host, port)
+    try:
+        listener = bind(host, port)
+        _serve(app, listener, host, announce, with_parent)
+    finally:
+        app.settle()
+        app.books.close()
+    print(f"loadgen: {app.books.lateness_text()}", file=sys.stderr)
+
+
+def _serve(app: App, listener: socket.socket, host: str, announce: Announce, with_parent: bool) -> None:
     shown_host = f"[{host}]" if ":" in host else host
     url = f"http://{shown_host}:{listener.getsockname()[1]}"
-    where: dict[str, str | int] = {"url": url, "pid": os.getpid(), "model": options.model}
-    server = _Server(_uvicorn_config(app), lambda: announce(where), with_parent)
+    where: dict[str, str | int] = {"url": url, "pid": os.getpid(), "model": app.model}
+    server = _Server(uvicorn_config(app), lambda: announce(where), with_parent)
     _raise_open_files()
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         # A collection stops every stream at once. Cyclic garbage is a handful of objects a connection: it may stay.
@@ -100,14 +112,19 @@ class _Server(uvicorn.Server):
         self.should_exit = True
 
 
-def _app(options: Options) -> ASGIApp:
+def _app(options: Options) -> App:
     try:
-        return build_app(options.config(), options.stop_early_tokens)
+        config, behaviour = options.config(), options.behaviour()
     except ValueError as error:
         raise UsageError(f"simulated engine: {error}") from None
+    try:
+        truth = TruthFile(Path(options.truth)) if options.truth else None
+    except OSError as error:
+        raise UsageError(f"--truth {options.truth}: {error.strerror or error}") from None
+    return App(config, behaviour, Books(truth))
 
 
-def _bind(host: str, port: int) -> socket.socket:
+def bind(host: str, port: int) -> socket.socket:
     if not 0 <= port <= 65_535:
         raise UsageError(f"cannot listen on {host}:{port}: ports go from 0 (a free one) to 65535")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -122,10 +139,19 @@ def _bind(host: str, port: int) -> socket.socket:
         raise UsageError(f"cannot listen on {host}:{port}: {reason}; choose another port (0: a free one)") from None
 
 
-def _uvicorn_config(app: ASGIApp) -> uvicorn.Config:
+class _Protocol(HttpToolsProtocol):
+    """uvicorn's, but the application can write to the connection itself."""
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self.scope["extensions"] = {TRANSPORT: self.transport}  # type: ignore[dict-item]
+
+
+def uvicorn_config(app: App) -> uvicorn.Config:
     """No log, as standard output carries one line only. Idle connections outlive the pauses of a session."""
     return uvicorn.Config(
         app,
+        http=_Protocol,
         lifespan="off",
         ws="none",
         log_config=None,

@@ -2,37 +2,18 @@ import json
 
 import pytest
 
-from loadgen.sim.core import Token
-from loadgen.sim.wire import Answer, ApiError, Limits, parse_ask, parse_body, prompt_length, safe_id, token_ids
+from loadgen.sim.errors import ApiError
+from loadgen.sim.script import script_of
+from loadgen.sim.tools import CALL_TOKENS
+from loadgen.sim.wire import Limits, parse_ask, parse_body, safe_id
 
 LIMITS = Limits("m", 1000)
 HELLO = {"messages": [{"role": "user", "content": "two words"}]}
+FIND = {"type": "function", "function": {"name": "find"}}
 
 
 def ask(kind="chat", headers=None, limits=LIMITS, **body):
     return parse_ask(kind, body, headers or {}, limits)
-
-
-@pytest.mark.parametrize(
-    ("body", "tokens"),
-    [
-        (HELLO, 2 + 4 + 3),
-        ({"messages": [{"role": "system", "content": "a  b\nc"}, {"role": "user", "content": ""}]}, 3 + 2 * 4 + 3),
-        ({"messages": [{"content": [{"type": "text", "text": "a b"}, {"type": "text", "text": "c"}]}]}, 3 + 4 + 3),
-        ({"messages": [{"role": "assistant", "content": None}]}, 4 + 3),
-        ({"prompt": "one two three"}, 3),
-        ({"prompt": ["one two three"]}, 3),
-        ({"prompt": [5, 6, 7, 8]}, 4),
-    ],
-)
-def test_prompt_length_and_ids(body, tokens):
-    assert prompt_length(body, LIMITS) == tokens
-    assert len(token_ids(body, tokens)) == tokens
-
-
-def test_the_same_word_has_the_same_id():
-    ids = token_ids({"prompt": "a b a"}, 3)
-    assert ids[0] == ids[2] != ids[1]
 
 
 @pytest.mark.parametrize(
@@ -51,12 +32,12 @@ def test_the_same_word_has_the_same_id():
 )
 def test_output_length(body, stop_early, expected):
     got = ask(limits=Limits("m", 1000, stop_early), **HELLO, **body)
-    assert (got.output_tokens, got.finish_reason) == expected
+    assert (got.output_tokens, got.finish) == expected
 
 
 def test_an_answer_of_open_length_ends_with_the_context():
     got = ask(limits=Limits("m", 20), **HELLO)
-    assert (got.output_tokens, got.finish_reason) == (11, "length")
+    assert (got.output_tokens, got.finish) == (11, "length")
 
 
 @pytest.mark.parametrize(
@@ -65,33 +46,50 @@ def test_an_answer_of_open_length_ends_with_the_context():
         ({}, {}, 0),
         ({"x-loadgen-thinking-tokens": "3"}, {}, 3),
         ({"x-loadgen-thinking-tokens": "300"}, {}, 10),
+        ({"x-loadgen-thinking-tokens": "3"}, {"reasoning_effort": "high"}, 3),
         ({}, {"chat_template_kwargs": {"thinking_tokens": 4}}, 4),
         ({}, {"chat_template_kwargs": None}, 0),
+        ({}, {"reasoning_effort": None}, 0),
+        ({}, {"reasoning_effort": "none"}, 0),
+        ({}, {"reasoning_effort": "low"}, 2),
+        ({}, {"reasoning_effort": "medium"}, 5),
+        ({}, {"reasoning_effort": "high"}, 8),
+        ({}, {"reasoning_effort": "high", "max_tokens": 1}, 0),  # a token is left to answer
+        ({}, {"reasoning_effort": "high", "chat_template_kwargs": {"thinking_budget": 3}}, 3),
+        ({}, {"reasoning_effort": "low", "chat_template_kwargs": {"thinking_budget": 30}}, 2),
+        ({}, {"reasoning_effort": "high", "chat_template_kwargs": {"enable_thinking": False}}, 0),
+        ({}, {"chat_template_kwargs": {"enable_thinking": True}}, 5),
+        ({}, {"chat_template_kwargs": {"thinking_budget": 7}}, 7),
+        ({}, {"chat_template_kwargs": {"thinking_budget": 70}}, 9),
+        ({}, {"chat_template_kwargs": {"thinking_budget": 7, "enable_thinking": False}}, 0),
+        ({}, {"chat_template_kwargs": {"thinking_budget": 0, "enable_thinking": True}}, 0),
     ],
 )
 def test_thinking(headers, extra, thinking):
-    assert ask(headers=headers, **HELLO, max_tokens=10, **extra).thinking_tokens == thinking
-    assert ask("completions", headers, prompt="x", max_tokens=10, **extra).thinking_tokens == 0
+    assert ask(headers=headers, **{**HELLO, "max_tokens": 10, **extra}).thinking_tokens == thinking
+    assert ask("completions", headers, **{"prompt": "x", "max_tokens": 10, **extra}).thinking_tokens == 0
 
 
 @pytest.mark.parametrize(
     ("body", "status", "param"),
     [
         ({}, 400, "messages"),
-        ({"messages": []}, 400, "messages"),
-        ({"messages": "hi"}, 400, "messages"),
-        ({"messages": ["hi"]}, 400, "messages"),
-        ({"messages": [{"content": 5}]}, 400, "messages"),
         ({"prompt": ""}, 400, "prompt"),
-        ({"prompt": ["a", "b"]}, 400, "prompt"),
-        ({"prompt": [True]}, 400, "prompt"),
         ({**HELLO, "model": "other"}, 404, "model"),
-        ({**HELLO, "n": 2}, 400, "n"),
+        ({**HELLO, "n": 0}, 400, "n"),
+        ({**HELLO, "n": 129}, 400, "n"),
         ({**HELLO, "max_tokens": 0}, 400, "max_tokens"),
         ({**HELLO, "max_tokens": "5"}, 400, "max_tokens"),
         ({**HELLO, "max_tokens": True}, 400, "max_tokens"),
         ({**HELLO, "max_tokens": 992}, 400, "max_tokens"),
+        ({**HELLO, "min_tokens": -1}, 400, "min_tokens"),
+        ({**HELLO, "stop": 5}, 400, "stop"),
+        ({**HELLO, "stop": [5]}, 400, "stop"),
         ({**HELLO, "stream_options": 1}, 400, "stream_options"),
+        ({**HELLO, "reasoning_effort": "huge"}, 400, "reasoning_effort"),
+        ({**HELLO, "reasoning_effort": []}, 400, "reasoning_effort"),
+        ({**HELLO, "chat_template_kwargs": {"thinking_budget": -1}}, 400, "thinking_budget"),
+        ({**HELLO, "tool_choice": "required"}, 400, "tool_choice"),
         ({"messages": [{"content": "w " * 993}]}, 400, "input_tokens"),
     ],
 )
@@ -104,94 +102,49 @@ def test_refusals_are_error_objects(body, status, param):
     assert "\n" not in error["message"]
 
 
-@pytest.mark.parametrize("raw", [b"", b"{", b"[1]", b'"x"', b'{"a": "\xff"}'])
+@pytest.mark.parametrize("raw", [b"", b"{", b"[1]", b'"x"', b'{"a": "\xff"}', b"[" * 100_000])
 def test_a_body_that_is_no_object_is_refused(raw):
     with pytest.raises(ApiError, match=r"JSON"):
         parse_body(raw)
 
 
-def test_a_bad_thinking_header_is_refused():
+@pytest.mark.parametrize("header", ["-1", "1.5", "", "٣", "9" * 30])
+def test_a_bad_thinking_header_is_refused(header):
     with pytest.raises(ApiError, match="x-loadgen-thinking-tokens"):
-        ask(headers={"x-loadgen-thinking-tokens": "-1"}, **HELLO)
+        ask(headers={"x-loadgen-thinking-tokens": header}, **HELLO)
 
 
 def test_only_harmless_ids_are_taken_over():
     assert safe_id("a-B.9_:") == "a-B.9_:"
-    assert [safe_id(header) for header in ('a"b', "a b", "", "é", "x" * 129, None)] == [None] * 6
+    assert [safe_id(header) for header in ('a"b', "a b", "", "é", "a#1", "x" * 129, None)] == [None] * 7
 
 
-def events_of(kind="chat", headers=None, tokens=3, **body):
-    understood = ask(kind, headers, **(HELLO if kind == "chat" else {"prompt": "two words"}), max_tokens=tokens, **body)
-    answer = Answer(understood, "id1", 1_700_000_000, "m")
-    sent = [answer.events(Token("id1", n, n == tokens, "decode", None, 0)) for n in range(1, tokens + 1)]
-    whole = json.loads(answer.whole(Token("id1", tokens, True, "decode", None, 0))[0])
-    assert answer.whole(Token("id1", 1, False, "decode", None, 0)) == []
-    return [[_payload(event) for event in together] for together in sent], whole
+def test_a_script_is_what_its_id_makes_it():
+    understood = ask(**HELLO, max_tokens=9, stop="e")
+    assert script_of(understood, "a") == script_of(understood, "a") != script_of(understood, "b")
+    assert script_of(ask(**HELLO, max_tokens=9), "a").tokens == 9
 
 
-def _payload(event):
-    assert event.startswith(b"data: ")
-    assert event.endswith(b"\n\n")
-    text = event[6:-2].decode()
-    return text if text == "[DONE]" else json.loads(text)
+@pytest.mark.parametrize(
+    ("extra", "tokens", "finish", "calls"),
+    [
+        ({"max_tokens": 9}, 9, "tool_calls", 1),
+        ({}, CALL_TOKENS, "tool_calls", 1),
+        ({"max_tokens": 1}, 1, "length", 1),  # only its name
+        ({"max_tokens": 9, "reasoning_effort": "medium"}, 9, "tool_calls", 1),
+        ({"max_tokens": 4, "chat_template_kwargs": {"thinking_tokens": 4}}, 4, "length", 0),  # nothing but thoughts
+        ({"max_tokens": 9, "chat_template_kwargs": {"tool_calls": 3}}, 9, "tool_calls", 3),
+        ({"max_tokens": 3, "chat_template_kwargs": {"tool_calls": 3}}, 3, "length", 3),
+        ({"max_tokens": 2, "chat_template_kwargs": {"tool_calls": 3}}, 2, "length", 2),
+    ],
+)
+def test_scripts_with_calls(extra, tokens, finish, calls):
+    script = script_of(ask(**HELLO, tools=[FIND], tool_choice="required", **extra), "a")
+    assert (script.tokens, script.finish, len(script.calls)) == (tokens, finish, calls)
 
 
-def test_chat_events():
-    sent, whole = events_of(stream_options={"include_usage": True})
-    assert [len(together) for together in sent] == [2, 1, 3]  # role and first token; token; last token, usage, end
-    role, first = sent[0]
-    assert role["choices"][0]["delta"] == {"role": "assistant", "content": ""}
-    assert {key: first[key] for key in ("id", "object", "created", "model")} == {
-        "id": "chatcmpl-id1",
-        "object": "chat.completion.chunk",
-        "created": 1_700_000_000,
-        "model": "m",
-    }
-    assert first["choices"][0]["finish_reason"] is None
-    assert "usage" not in first
-    last, usage, done = sent[2]
-    assert last["choices"][0]["finish_reason"] == "length"
-    assert last["choices"][0]["delta"]["content"]
-    assert usage["choices"] == []
-    assert usage["usage"] == {
-        "prompt_tokens": 9,
-        "completion_tokens": 3,
-        "total_tokens": 12,
-        "prompt_tokens_details": None,
-        "completion_tokens_details": None,
-    }
-    assert done == "[DONE]"
-    text = "".join(together[-1 if n < 2 else 0]["choices"][0]["delta"]["content"] for n, together in enumerate(sent))
-    assert whole["choices"][0]["message"]["content"] == text
-    assert len(text.split()) == 3  # as many words as tokens
-    assert whole["usage"] == usage["usage"]
-
-
-def test_thoughts_come_first_and_in_their_own_field():
-    sent, whole = events_of(headers={"x-loadgen-thinking-tokens": "2"}, stream_options={"include_usage": True})
-    deltas = [together[-1 if n == 0 else 0]["choices"][0]["delta"] for n, together in enumerate(sent)]
-    assert [list(delta) for delta in deltas] == [["reasoning_content"], ["reasoning_content"], ["content"]]
-    assert sent[2][1]["usage"]["completion_tokens_details"] == {"reasoning_tokens": 2}
-    message = whole["choices"][0]["message"]
-    assert (len(message["reasoning_content"].split()), len(message["content"].split())) == (2, 1)
-
-
-def test_running_usage_is_a_total_on_every_event():
-    sent, _ = events_of(stream_options={"include_usage": True, "continuous_usage_stats": True})
-    flat = [event for together in sent for event in together if event != "[DONE]"]
-    assert [event["usage"]["completion_tokens"] for event in flat] == [0, 1, 2, 3, 3]
-
-
-def test_completions_have_text_and_no_role():
-    sent, whole = events_of("completions")
-    assert [len(together) for together in sent] == [1, 1, 2]
-    assert sent[0][0]["object"] == "text_completion"
-    assert sent[0][0]["id"] == "cmpl-id1"
-    assert whole["choices"][0]["text"] == "".join(together[0]["choices"][0]["text"] for together in sent)
-
-
-def test_causes_are_told_to_those_who_ask():
-    understood = ask(headers={"x-loadgen-causes": "1"}, **HELLO, max_tokens=3)
-    event = Answer(understood, "id1", 0, "m").events(Token("id1", 2, False, "prefill_interference", "id2", 5))[0]
-    assert _payload(event)["loadgen"] == {"cause": "prefill_interference", "culprit": "id2", "delay_ns": 5}
-    assert "loadgen" not in events_of()[0][0][1]
+def test_min_tokens_puts_off_a_stop_string():
+    early = script_of(ask(**HELLO, max_tokens=90, stop=["e"]), "a")
+    late = script_of(ask(**HELLO, max_tokens=90, stop=["e"], min_tokens=20), "a")
+    assert early.tokens < 20 <= late.tokens < 90
+    assert (early.finish, early.stop_string) == ("stop", "e")
