@@ -5,13 +5,12 @@ from typing import Any
 
 import numpy as np
 
-from analysis.quantiles import Bools, Floats
+from analysis.quantiles import Bools
 from analysis.run import Run
+from analysis.steady import unsteady
 
 Text = str | None
 _FASTEST_TOKENS_PER_S = 1000.0
-_TREND_BLOCKS = 20
-_TREND_Z = 3.0
 
 
 def all_of(run: Run, rows: Bools, summary: Mapping[str, Any]) -> dict[str, Text]:
@@ -30,7 +29,7 @@ def all_of(run: Run, rows: Bools, summary: Mapping[str, Any]) -> dict[str, Text]
         "implausible_speed": _implausible_speed(run, rows),
         "events_dropped": _events_dropped(run, rows),
         "reused_connection_step": _reused_connection_step(run, ok),
-        "warmup_short": _warmup_short(run, ok),
+        "warmup_short": unsteady(run, ok),
         "few_samples": _few_samples(summary),
     }
 
@@ -102,7 +101,7 @@ def _usage_mismatch(run: Run, ok: Bools) -> Text:
 
 
 def _tokens_estimated(run: Run, ok: Bools) -> Text:
-    guessed = ok & run.where("tokens_source", "estimated")
+    guessed = ok & run.where("tokens_source", "estimated") & np.isnan(run.column("tokenizer_tokens"))
     if not guessed.any():
         return None
     return (
@@ -188,38 +187,6 @@ def _reused_connection_step(run: Run, ok: Bools) -> Text:
         f"requests on reused connections take a constant {steps[1] * 1e3:.0f} ms more to the first token: delayed "
         "acknowledgement against Nagle's algorithm; set TCP_NODELAY on the server or its proxy"
     )
-
-
-def _warmup_short(run: Run, ok: Bools) -> Text:
-    """A trend of TTFT over a measured stage, in first turns only: later ones have longer prompts by nature."""
-    names = {str(name) for name in run.requests["stage"][ok].unique()}
-    chosen = (ok & (run.column("turn") == 1) & run.where("stage", name) for name in sorted(names))
-    return next((text for rows in chosen if (text := _trend(run, rows))), None)
-
-
-def _trend(run: Run, rows: Bools) -> Text:
-    ttft_s = run.column("ttft_s")[rows][np.argsort(run.column("sent_ns")[rows], kind="stable")]
-    if len(ttft_s) < 2 * _TREND_BLOCKS:
-        return None
-    # Requests close in time are alike, as they share a queue: blocks of time are compared, not single samples.
-    medians = np.array([np.median(part) for part in np.array_split(ttft_s, _TREND_BLOCKS)])
-    if abs(_rank_correlation(medians)) * np.sqrt(_TREND_BLOCKS - 1) < _TREND_Z:
-        return None
-    third = len(ttft_s) // 3
-    early_s, late_s = float(np.median(ttft_s[:third])), float(np.median(ttft_s[-third:]))
-    if max(early_s, late_s) < 1.25 * min(early_s, late_s):
-        return None
-    remedy = "lengthen --warmup" if late_s < early_s else "the server falls behind: lower the load, or run longer"
-    return (
-        f"TTFT {'fell' if late_s < early_s else 'rose'} from {early_s * 1e3:.0f} to {late_s * 1e3:.0f} ms (medians of "
-        f"the first and the last third of the measured stage), which is not a steady state: {remedy}"
-    )
-
-
-def _rank_correlation(values: Floats) -> float:
-    """Spearman's, of values against their order."""
-    rank = np.argsort(np.argsort(values, kind="stable"), kind="stable")
-    return float(np.corrcoef(rank, np.arange(len(values)))[0, 1])
 
 
 def _few_samples(summary: Mapping[str, Any]) -> Text:

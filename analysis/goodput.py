@@ -6,9 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from analysis.intervals import Labels, share_interval
 from analysis.limits import ALL, GOOD_METRICS, Limit, gap_quantile
 from analysis.quantiles import Bools, Floats, segment_quantile
 from analysis.run import Run
+from analysis.throughput import Flow, per_block, rate_interval
 
 NO_LIMITS = "no per-request limits: give some under good:, with --good or with --slo"
 
@@ -61,21 +63,40 @@ def goodput(run: Run, judged: Good, rows: Bools, length_s: float) -> dict[str, A
 
     The denominator of attainment is every request that was due: failed, cut, skipped and unsent ones too.
     """
-    due = rows & ~(run.where("outcome", "not_sent") & np.isnan(run.column("due_ns")))
-    if not (due & judged.limited).any():
+    wanted = due(run, rows)
+    if not (wanted & judged.limited).any():
         return dict.fromkeys(("requests_per_s", "output_tokens_per_s", "attainment")) | {"by_limit": {}}
-    good = due & judged.good
+    good = wanted & judged.good
     tokens = float(np.nansum(run.column("output_tokens")[good]))
     return {
         "requests_per_s": float(good.sum()) / length_s if length_s else None,
         "output_tokens_per_s": tokens / length_s if length_s else None,
-        "attainment": float(good.sum() / due.sum()),
+        "attainment": float(good.sum() / wanted.sum()),
         "by_limit": {
-            name: float((met & due).sum() / (applies & due).sum())
+            name: float((met & wanted).sum() / (applies & wanted).sum())
             for name, (applies, met) in judged.by_limit.items()
-            if (applies & due).any()
+            if (applies & wanted).any()
         },
     }
+
+
+def intervals(run: Run, judged: Good, rows: Bools, blocks: Labels, flowed: Flow) -> dict[str, Any]:
+    """Of attainment and of good requests per second; `blocks` are those of the requests in the mask `rows`."""
+    wanted = due(run, rows)
+    good = wanted & judged.good
+    if not (wanted & judged.limited).any():
+        return dict.fromkeys(("attainment", "goodput_per_s"))
+    share = share_interval([(per_block(blocks[good]), per_block(blocks[wanted]))])
+    timed = flowed.length_s and share
+    started = np.maximum(flowed.due[good], 0)  # a start outside of its stage's window counts at its edge
+    return {
+        "attainment": share and list(share),
+        "goodput_per_s": rate_interval(per_block(started), flowed.length_s) if timed else None,
+    }
+
+
+def due(run: Run, rows: Bools) -> Bools:
+    return rows & ~(run.where("outcome", "not_sent") & np.isnan(run.column("due_ns")))
 
 
 def _meets(run: Run, name: str, limit_s: float) -> Bools:

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from analysis.quantiles import Bools, Floats, Ints, block
+from analysis.intervals import Labels, Sample, percentile_intervals
+from analysis.quantiles import Bools, Floats, Ints, Ordered, block
 from analysis.run import Run
 
 PER_REQUEST = ("ttft", "ttft_due", "ttfat", "tpot", "e2e", "e2e_due", "send_lag", "connect")
@@ -22,15 +23,21 @@ Samples = tuple[Floats, Ints | None]
 """Values in seconds, and how often each counts (None: once)."""
 
 
-def samples(run: Run, rows: Bools, metric: str) -> Samples:
-    """The samples of one metric over the requests in the mask `rows`; none where the metric is undefined."""
+def sample(run: Run, rows: Bools, metric: str, blocks: Labels) -> Sample:
+    """The samples of one metric over the requests in the mask `rows`; none where the metric is undefined.
+
+    `blocks` says for each request which block of time it belongs to.
+    """
+    if metric in run.undefined:
+        return Sample(np.empty(0), None, blocks[:0])
     if metric in PER_REQUEST:
-        values = run.column(f"{metric}_s")[rows & run.ok]
-        return values[~np.isnan(values)], None
+        values = run.column(f"{metric}_s")
+        chosen = rows & run.ok & ~np.isnan(values)
+        return Sample(values[chosen], None, blocks[chosen])
     if metric == "itl" and bool(np.any(run.tokens_unknown & rows)):
-        return np.empty(0), None
+        return Sample(np.empty(0), None, blocks[:0])
     chosen = (rows & run.streamed)[run.gaps.row]
-    return _gap_samples(run, chosen, per_token=metric == "itl")
+    return Sample(*_gap_samples(run, chosen, per_token=metric == "itl"), blocks[run.gaps.row][chosen])
 
 
 def gap_samples(run: Run, rows: Bools, kinds: Bools) -> Samples:
@@ -39,15 +46,36 @@ def gap_samples(run: Run, rows: Bools, kinds: Bools) -> Samples:
     return _gap_samples(run, (rows & run.streamed)[gaps.row] & kinds[run.events.kind[gaps.end]], per_token=False)
 
 
-def metrics(run: Run, rows: Bools) -> tuple[dict[str, Any], dict[str, str]]:
-    """A block for every metric, and the reason for each one without samples."""
-    blocks = {f"{metric}_s": block(*samples(run, rows, metric)) for metric in METRICS if metric != "itl"}
-    values, counts = samples(run, rows, "itl")
-    plain = counts is None and len(values) == blocks["gap_s"]["n"]
-    blocks["itl_s"] = dict(blocks["gap_s"]) if plain and len(values) else block(values, counts)
-    ordered = {f"{metric}_s": blocks[f"{metric}_s"] for metric in METRICS}
-    missing = {name: why_undefined(run, rows, name[:-2]) for name, each in ordered.items() if not each["n"]}
-    return ordered, missing
+def metrics(run: Run, rows: Bools, blocks: Labels) -> tuple[dict[str, Any], dict[str, str]]:
+    """A block for every metric, and the reason for each one without samples, or without one of its intervals.
+
+    The latter are under `<metric>.ci95`.
+    """
+    made: dict[str, Any] = {}
+    missing: dict[str, str] = {}
+    single = False
+    for metric in METRICS:
+        name = f"{metric}_s"
+        if metric == "gap" and single:  # one token an event: gaps and inter-token latencies are the same
+            made[name], few = dict(made["itl_s"]), missing.get("itl_s.ci95")
+        else:
+            found = sample(run, rows, metric, blocks)
+            made[name], few = _block(found)
+            single = metric == "itl" and found.counts is None and len(found.values) > 0
+        if not made[name]["n"]:
+            missing[name] = why_undefined(run, rows, metric)
+        elif few:
+            missing[f"{name}.ci95"] = few
+    return made, missing
+
+
+def _block(found: Sample) -> tuple[dict[str, Any], str | None]:
+    ordered = Ordered.of(found.values, found.counts)
+    result = block(found.values, found.counts, ordered)
+    if not result["n"]:
+        return result, None
+    ends, missing = percentile_intervals(found, ordered)
+    return result | {"ci95": ends}, "; ".join(f"{name}: {why}" for name, why in missing.items()) or None
 
 
 def why_undefined(run: Run, rows: Bools, metric: str) -> str:
@@ -55,6 +83,8 @@ def why_undefined(run: Run, rows: Bools, metric: str) -> str:
     ok = rows & run.ok
     if not ok.any():
         return "no request succeeded"
+    if metric in run.undefined:
+        return run.undefined[metric]
     if metric in DUE_METRICS:
         return "closed loop: requests have no due time"
     if metric == "connect":

@@ -3,6 +3,7 @@
 Percentiles interpolate linearly between order statistics (type 7, the default of numpy.quantile).
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,34 +19,68 @@ EMPTY: dict[str, Any] = {
 }  # fmt: skip
 
 
-def block(samples: Floats, counts: Ints | None = None) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Ordered:
+    """Samples in ascending order; `cumulated` says up to which rank each of them counts (None: each counts once)."""
+
+    values: Floats
+    cumulated: Ints | None
+
+    @classmethod
+    def of(cls, samples: Floats, counts: Ints | None = None) -> "Ordered":
+        if counts is None:
+            return cls(np.sort(samples), None)
+        order = np.argsort(samples)
+        return cls(samples[order], np.cumsum(counts[order], dtype=np.int64))
+
+    def __len__(self) -> int:
+        """How many samples there are, repeated ones included."""
+        if self.cumulated is None or not len(self.values):
+            return len(self.values)
+        return int(self.cumulated[-1])
+
+    def at(self, q: Floats) -> Floats:
+        """The quantiles of at least one sample. Infinite samples are allowed."""
+        position = (len(self) - 1) * q
+        low, high = np.floor(position).astype(np.int64), np.ceil(position).astype(np.int64)
+        if self.cumulated is not None:
+            low_at, high_at = (np.searchsorted(self.cumulated, rank, side="right") for rank in (low, high))
+        else:
+            low_at, high_at = low, high
+        below, above = self.values[low_at], self.values[high_at]
+        with np.errstate(invalid="ignore"):
+            between = np.clip(below + (above - below) * (position - low), below, above)
+        return np.where(below == above, below, between)
+
+
+def block(samples: Floats, counts: Ints | None = None, ordered: Ordered | None = None) -> dict[str, Any]:
     """The summary of one metric; `counts` says how often each sample counts (once if None). All null without samples.
 
-    NaN is no sample. `std` is that of the population.
+    NaN is no sample. `std` is that of the population. Samples without NaN may come with their order, to sort but once.
     """
-    known = ~np.isnan(samples)
-    samples, counts = samples[known], None if counts is None else counts[known]
-    values, cumulated = _ordered(samples, counts)
-    if not len(values):
+    if ordered is None:
+        known = ~np.isnan(samples)
+        samples, counts = samples[known], None if counts is None else counts[known]
+        ordered = Ordered.of(samples, counts)
+    if not len(ordered):
         return dict(EMPTY)
     mean = float(np.average(samples, weights=counts))
-    std = float(np.sqrt(np.average((samples - mean) ** 2, weights=counts)))
-    found = _interpolate(values, np.array(list(PERCENTILES.values())), cumulated)
+    found = ordered.at(np.array(list(PERCENTILES.values())))
     return {
-        "n": int(len(values) if cumulated is None else cumulated[-1]),
+        "n": len(ordered),
         "mean": mean,
-        "std": std,
-        "min": float(values[0]),
+        "std": float(np.sqrt(np.average((samples - mean) ** 2, weights=counts))),
+        "min": float(ordered.values[0]),
         **dict(zip(PERCENTILES, map(float, found), strict=True)),
-        "max": float(values[-1]),
+        "max": float(ordered.values[-1]),
         "ci95": None,
     }
 
 
 def quantile(samples: Floats, q: float, counts: Ints | None = None) -> float:
     """One quantile; NaN without samples. Infinite samples are allowed."""
-    values, cumulated = _ordered(samples, counts)
-    return float(_interpolate(values, np.array([q]), cumulated)[0]) if len(values) else float("nan")
+    ordered = Ordered.of(samples, counts)
+    return float(ordered.at(np.array([q]))[0]) if len(ordered) else float("nan")
 
 
 def segment_quantile(ordered: Ints, starts: Ints, q: float) -> Floats:
@@ -74,25 +109,3 @@ def order_within(values: Ints, segment: Ints) -> Ints:
         base = segment.astype(np.int64) * span
         return np.asarray(np.sort(base + values) - base)
     return values[np.lexsort((values, segment))]
-
-
-def _ordered(samples: Floats, counts: Ints | None) -> tuple[Floats, Ints | None]:
-    if counts is None:
-        return np.sort(samples), None
-    order = np.argsort(samples, kind="stable")
-    order = order[counts[order] > 0]
-    return samples[order], np.cumsum(counts[order], dtype=np.int64)
-
-
-def _interpolate(values: Floats, q: Floats, cumulated: Ints | None) -> Floats:
-    total = len(values) if cumulated is None else int(cumulated[-1])
-    position = (total - 1) * q
-    low, high = np.floor(position).astype(np.int64), np.ceil(position).astype(np.int64)
-    if cumulated is not None:
-        low_at, high_at = (np.searchsorted(cumulated, rank, side="right") for rank in (low, high))
-    else:
-        low_at, high_at = low, high
-    below, above = values[low_at], values[high_at]
-    with np.errstate(invalid="ignore"):
-        between = np.clip(below + (above - below) * (position - low), below, above)
-    return np.where(below == above, below, between)

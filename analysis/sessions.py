@@ -19,12 +19,12 @@ def sessions(run: Run, rows: Bools) -> dict[str, Any] | None:
     never says.
     """
     frame = _frame(run, rows)
-    whole = frame.groupby("session").filter(lambda one: bool(one["ok"].all())) if len(frame) else frame
     if not len(frame) or frame["turn"].max() < 2:
         return None
+    whole = frame[frame.groupby("session")["ok"].transform("all")]
     turns = whole.groupby(["session", "turn"]).agg({"sent": "min", "end": "max", "prompt": "max"}).reset_index()
     each = turns.groupby("session")
-    model_s = whole.sort_values("sent").groupby("session")[["sent", "end"]].apply(_covered_s)
+    model_s = _covered_s(whole.sort_values("sent", kind="stable"))
     wall_s = each["end"].max() - each["sent"].min()
     prompts = whole["prompt"].sum()
     known = whole["cached"].notna().any() and prompts > 0
@@ -40,10 +40,12 @@ def sessions(run: Run, rows: Bools) -> dict[str, Any] | None:
     }
 
 
-def _covered_s(calls: pd.DataFrame) -> float:
-    """Seconds that the intervals, in order of their start, cover together."""
-    before = calls["end"].cummax().shift(fill_value=-np.inf)
-    return float((calls["end"] - np.maximum(calls["sent"], before)).clip(lower=0).sum())
+def _covered_s(calls: pd.DataFrame) -> "pd.Series[Any]":
+    """Seconds that the intervals of each session, in order of their start, cover together."""
+    reach = calls.groupby("session")["end"].cummax()
+    before = reach.groupby(calls["session"]).shift(fill_value=-np.inf)
+    covered = (calls["end"] - np.maximum(calls["sent"], before)).clip(lower=0)
+    return covered.groupby(calls["session"]).sum()
 
 
 def _frame(run: Run, rows: Bools) -> pd.DataFrame:

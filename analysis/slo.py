@@ -1,44 +1,28 @@
 """Verdicts: do the numbers of a run meet its limits, and can they be trusted to say so?"""
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from analysis.latency import METRICS, STREAM_METRICS, samples
+from analysis.intervals import finite
 from analysis.limits import ALL, Limit, parse_good, parse_limit, parse_limits, quantile_of
-from analysis.quantiles import Bools, quantile
+from analysis.measured import Measured, Scope, measure
+from analysis.report.wording import quantity
 from analysis.run import Run
 
 __all__ = ["Limit", "Scope", "exit_status", "gate", "parse_good", "parse_limit", "parse_limits"]
 
 PASS, FAIL, NO_VERDICT = "pass", "fail", "no_verdict"
 MAX_ERRORS = 0.01
-_STALL_KEYS = {"per_1k": "per_1k_tokens", "count": "count", "share": "share_of_requests", "longest": "longest_s",
-               "total": "total_s"}  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Scope:
-    """What a limit is held against: the requests in the mask `rows`, and their part of the summary."""
-
-    rows: Bools
-    part: Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class _Value:
-    value: float | None
-    samples: int | None = None
-    missed: int = 0
-    reason: str | None = None
+_HOPELESS = 1000.0
+FEW_EVENTS = 3.0
 
 
 def gate(
     run: Run,
     limits: Sequence[Limit],
     scopes: Mapping[str, Scope],
+    length_s: float,
     doubt: str | None = None,
     strict_point: bool = False,
     max_errors: float = MAX_ERRORS,
@@ -47,22 +31,27 @@ def gate(
 
     Args:
         run: The run.
-        limits: What was asked. Unless one of them is on errors, one on errors is added.
+        limits: What was asked. Unless one of them is on errors, one on errors is added; it is no claim to be proven
+            but a guard, and so passes by its value alone.
         scopes: By class, and the whole run under "all".
+        length_s: Of the measured stages, to say how long a run would settle what this one does not.
         doubt: Why the run as a whole cannot be judged, if so.
-        strict_point: Judge by the values alone, whatever the doubts and however few the samples.
+        strict_point: Judge by the values alone, whatever the doubts, the intervals and the number of samples.
         max_errors: Highest share of failed requests where no limit on errors is given.
     """
     if not limits:
         return {"verdict": None, "limits": []}
-    asked = list(limits)
-    if all(limit.metric != "errors" for limit in limits):
-        asked.append(Limit("errors", None, "<=", max_errors))
+    guard = [Limit("errors", None, "<=", max_errors)] if all(limit.metric != "errors" for limit in limits) else []
     succeeded = bool(scopes[ALL].part["requests"]["ok"])
-    entries = [_entry(run, limit, scopes, succeeded, None if strict_point else doubt, strict_point) for limit in asked]
+    entries = []
+    for limit in (*limits, *guard):
+        scope = scopes.get(limit.class_name)
+        found = measure(run, limit, scope) if scope else Measured(None, f"no request of class {limit.class_name!r}")
+        lenient = strict_point or (limit in guard and not doubt and _by_value(limit, found)[0] == PASS)
+        verdict = _judge(limit, found, succeeded, length_s, None if strict_point else doubt, lenient)
+        entries.append(_entry(limit, found, *verdict))
     verdicts = {entry["verdict"] for entry in entries}
-    verdict = next((each for each in (FAIL, NO_VERDICT) if each in verdicts), PASS)
-    return {"verdict": verdict, "limits": entries}
+    return {"verdict": next((each for each in (FAIL, NO_VERDICT) if each in verdicts), PASS), "limits": entries}
 
 
 def exit_status(summary: Mapping[str, Any]) -> int:
@@ -73,12 +62,7 @@ def exit_status(summary: Mapping[str, Any]) -> int:
     return {PASS: 0, FAIL: 1}.get(verdict, 3)
 
 
-def _entry(
-    run: Run, limit: Limit, scopes: Mapping[str, Scope], succeeded: bool, doubt: str | None, strict_point: bool
-) -> dict[str, Any]:
-    scope = scopes.get(limit.class_name)
-    found = _value(run, limit, scope) if scope else _Value(None, reason=f"no request of class {limit.class_name!r}")
-    verdict, reason = _judge(limit, found, succeeded, doubt, strict_point)
+def _entry(limit: Limit, found: Measured, verdict: str, reason: str | None) -> dict[str, Any]:
     return {
         "class": limit.class_name,
         "metric": limit.metric,
@@ -86,92 +70,80 @@ def _entry(
         "operator": limit.operator,
         "limit": limit.value,
         "value": found.value,
-        "ci95": None,
+        "ci95": finite(found.ends),
         "verdict": verdict,
         "reason": reason,
+        "mlperf_early_stopping": found.early_stopping,
     }
 
 
 def _judge(
-    limit: Limit, found: _Value, succeeded: bool, doubt: str | None, strict_point: bool
+    limit: Limit, found: Measured, succeeded: bool, length_s: float, doubt: str | None, lenient: bool
 ) -> tuple[str, str | None]:
     if not succeeded:
         return NO_VERDICT, "nothing succeeded"
-    if found.value is None or found.reason:
+    if found.value is None:
         return NO_VERDICT, found.reason or "undefined"
     if doubt:
         return NO_VERDICT, doubt
-    if not strict_point and (few := _too_few(limit, found.samples)):
-        return NO_VERDICT, few
-    if not limit.holds(found.value):
+    return _by_value(limit, found) if lenient else _by_interval(limit, found, length_s)
+
+
+def _by_value(limit: Limit, found: Measured) -> tuple[str, str | None]:
+    if found.value is None or not limit.holds(found.value):
         return FAIL, None
-    if found.missed:
-        return FAIL, f"{found.missed} samples that never came count as misses"
+    if found.worst is not None and not limit.holds(found.worst):
+        return FAIL, _missed(found)
     return PASS, None
 
 
-def _too_few(limit: Limit, count: int | None) -> str | None:
-    """A percentile q needs 10 / (1 - q) samples."""
+def _by_interval(limit: Limit, found: Measured, length_s: float) -> tuple[str, str | None]:
+    """Pass or fail where the value and its whole interval agree; else why not, and how long a run would settle it.
+
+    What has no interval by its nature, such as a maximum, is judged by its value.
+    """
+    by_value, reason = _by_value(limit, found)
+    if found.ends is None:
+        if found.few is None:
+            return by_value, reason
+        return NO_VERDICT, found.few + _longer(found.stretch, length_s)
+    if all(limit.holds(end) == (by_value == PASS) for end in found.ends):
+        return by_value, reason
+    ends = finite(found.ends)
+    if ends is None and by_value == PASS and _far_within(limit, found):
+        return PASS, f"no sample of {found.requests:,} requests comes within a fifth of it"
+    if ends is None:
+        return NO_VERDICT, (found.few or _missed(found)) + _longer(max(found.stretch, 1.0), length_s)
+    value = found.value or 0.0
+    end = ends[1] if value < limit.value else ends[0]
+    distance = abs(limit.value - value)
+    stretch = ((end - value) / distance) ** 2 if distance else math.inf
+    shown = " to ".join(quantity(limit.metric, limit.statistic, each) for each in ends)
+    return NO_VERDICT, f"the limit lies within the interval {shown}" + _longer(stretch, length_s)
+
+
+def _far_within(limit: Limit, found: Measured) -> bool:
+    """Whether a percentile without an upper end is within its limit all the same, as no sample comes near that.
+
+    Were more than 1 - q of the samples beyond, `n` requests would show none with a chance of q^n at most, taken that
+    such samples come to requests independently: below 5 % from n = 3 / (1 - q) on (the rule of three; Hanley and
+    Lippman-Hand 1983). What makes the interval open is that small changes of the level last; that says nothing of
+    values far above it, while values just below it would be a warning.
+    """
     q = quantile_of(limit.statistic)
-    if count is None or q is None or limit.statistic in ("min", "max"):
-        return None
-    needed = round(10 / (1 - q))
-    return f"{count} samples are too few for {limit.statistic}: it needs {needed}" if count < needed else None
+    return q is not None and limit.is_upper and found.near == 0 and found.requests * (1 - q) >= FEW_EVENTS
 
 
-def _value(run: Run, limit: Limit, scope: Scope) -> _Value:
-    part = scope.part
-    if limit.metric in METRICS:
-        return _latency(run, limit, scope)
-    if limit.metric == "stall":
-        return _stall(limit, part["stalls"])
-    if limit.metric == "errors":
-        return _Value(part["requests"]["error_rate"])
-    group = part["goodput"] if limit.metric in ("attainment", "goodput") else part["throughput"]
-    value = group["requests_per_s" if limit.metric == "goodput" else limit.metric]
-    return _Value(value, reason=None if value is not None else part["undefined"].get("goodput", "undefined"))
+def _missed(found: Measured) -> str:
+    return f"{found.missed:,} samples that never came count as misses"
 
 
-def _stall(limit: Limit, totals: Mapping[str, Any]) -> _Value:
-    value = totals[_STALL_KEYS[limit.statistic or ""]]
-    if totals["share_of_requests"] is None:
-        return _Value(None, reason="no answer was streamed")
-    return _Value(0.0 if value is None else value)  # the longest of no stalls
-
-
-def _latency(run: Run, limit: Limit, scope: Scope) -> _Value:
-    name = f"{limit.metric}_s"
-    block = scope.part["metrics"][name]
-    if not block["n"]:
-        return _Value(None, reason=scope.part["undefined"].get(name))
-    if limit.metric in ("itl", "tpot") and _contradicted(run, scope.rows):
-        return _Value(None, reason="the usage of some requests contradicts their number of token events")
-    values, counts = samples(run, scope.rows, limit.metric)
-    q = quantile_of(limit.statistic)
-    value = block["mean"] if q is None else block.get(limit.statistic, quantile(values, q, counts))
-    absent = _absent(run, limit, scope.rows)
-    missed = absent and limit.is_upper and limit.statistic != "min"
-    if missed and q is not None:
-        counts = np.ones(len(values), dtype=np.int64) if counts is None else counts
-        worst = quantile(np.append(values, np.inf), q, np.append(counts, absent))
-        missed = not limit.holds(worst)
-    return _Value(value, block["n"], absent if missed else 0)
-
-
-def _contradicted(run: Run, rows: Bools) -> bool:
-    return bool((rows & run.ok & run.where("tokens_source", "mismatch")).any())
-
-
-def _absent(run: Run, limit: Limit, rows: Bools) -> int:
-    """Samples that are worse than the limit but have no value: of streams only played back, of requests cut too old."""
-    if limit.metric in STREAM_METRICS:
-        played_back = rows & run.ok & ~run.streamed
-        events = run.events.per_request[played_back]
-        return int(len(events) if limit.metric == "tpot" else np.maximum(events - 1, 1).sum())
-    since = run.column("due_ns" if limit.metric.endswith("_due") else "sent_ns")
-    came = {"ttft": "first_token_ns", "ttft_due": "first_token_ns", "ttfat": "first_answer_ns"}
-    if limit.metric not in (*came, "e2e", "e2e_due"):
-        return 0
-    age_s = (run.column("end_ns") - since) / 1e9
-    open_still = np.isnan(run.column(came[limit.metric])) if limit.metric in came else np.ones(len(age_s), dtype=bool)
-    return int((rows & run.where("outcome", "cancelled") & open_still & (age_s > limit.value)).sum())
+def _longer(stretch: float, length_s: float) -> str:
+    """How long a run at this load would settle it: an interval shrinks with the square root of time."""
+    needed_s = stretch * length_s
+    if stretch <= 1 or not needed_s:
+        return ""
+    if stretch > _HOPELESS:
+        return "; the value is too close to the limit for a longer run to settle it"
+    told = f"{math.ceil(needed_s)} s" if needed_s < 100 else f"{math.ceil(needed_s / 60)} min"
+    return f"; it takes about {told} at this load"

@@ -6,13 +6,17 @@ from typing import Any
 
 import numpy as np
 
-from analysis import checks, counts, goodput, latency, slo, stalls
+from analysis import checks, counts, goodput, latency, slo
+from analysis.intervals import in_order
 from analysis.limits import ALL, Limit, good_limits, parse_limits
 from analysis.phases import phases
-from analysis.quantiles import Bools
+from analysis.quantiles import Bools, Floats
+from analysis.rates import error_interval, stall_intervals
 from analysis.run import Run
+from analysis.server import server_part
 from analysis.sessions import sessions
-from analysis.throughput import Window, length_s, measured_windows, throughput, windows
+from analysis.stalls import episodes as stalls
+from analysis.throughput import Flow, Window, flow, length_s, measured_windows, start_ns, throughput, windows
 
 FORMAT_VERSION = 1
 
@@ -24,6 +28,8 @@ class _Whole:
     run: Run
     stalls: stalls.Stalls
     good: goodput.Good
+    start_ns: Floats
+    measured: Flow
 
 
 def summarize(
@@ -49,56 +55,64 @@ def summarize(
     spec: Mapping[str, Any] = workload if isinstance(workload, Mapping) else {}
     asked = list(parse_limits(spec.get("slo") or {}, allow_e2e=True) if limits is None else limits)
     wanted = good_limits((spec.get("good") or {}) if good is None else good)
-    whole = _Whole(run, stalls.find(run), goodput.judge(run, wanted, asked))
     rows, spans = run.measured, measured_windows(run)
-    head = _part(whole, rows, spans)
-    head["stalls"]["episodes"] = stalls.episodes(run, whole.stalls, rows)
-    by_class = {name: (mine & rows, _part(whole, mine & rows, spans)) for name, mine in run.classes.items()}
-    scopes = {name: slo.Scope(*each) for name, each in by_class.items()} | {ALL: slo.Scope(rows, head)}
-    gate = slo.gate(run, asked, scopes, checks.doubt(run, rows, asked), strict_point, max_errors)
+    whole = _Whole(run, stalls.find(run), goodput.judge(run, wanted, asked), start_ns(run), flow(run, spans))
+    top = _scope(whole, rows)
+    episodes = {"episodes": stalls.episodes(run, whole.stalls, rows)}
+    head = {**top.part, "stalls": {**top.part["stalls"], **episodes}}
+    by_class = {name: _scope(whole, mine & rows) for name, mine in run.classes.items()}
+    doubt = checks.doubt(run, rows, asked)
+    gate = slo.gate(run, asked, by_class | {ALL: top}, length_s(spans), doubt, strict_point, max_errors)
     summary = {
         "format_version": FORMAT_VERSION,
         "run": _about(run, spans),
         **head,
         "slo": gate,
         "phases": phases(run, rows, head, whole.stalls),
-        "by_class": {name: part | {"sessions": sessions(run, mine)} for name, (mine, part) in by_class.items()},
-        "by_turn": _by_turn(whole, rows, spans),
-        "by_stage": _by_stage(whole),
+        "by_class": {name: {**one.part, "sessions": sessions(run, one.rows)} for name, one in by_class.items()},
+        "by_turn": _by_turn(whole, rows),
+        "by_stage": _by_stage(whole, top),
         "client": _client(run, rows, asked),
-        "server": None,
+        "server": server_part(run),
     }
     return summary | {"warnings": checks.warnings(run, rows, summary, asked)}
 
 
-def _part(whole: _Whole, rows: Bools, spans: list[Window]) -> dict[str, Any]:
-    """The numbers of the requests in the mask `rows`, over the windows of their stages."""
-    run = whole.run
-    blocks, undefined = latency.metrics(run, rows)
-    good = goodput.goodput(run, whole.good, rows, length_s(spans))
+def _scope(whole: _Whole, rows: Bools, flowed: Flow | None = None) -> slo.Scope:
+    """The numbers of the requests in the mask `rows`, over the windows of their stages (the measured ones if None)."""
+    run, flowed = whole.run, flowed or whole.measured
+    blocks = in_order(whole.start_ns, rows)
+    metrics, undefined = latency.metrics(run, rows, blocks)
+    good = goodput.goodput(run, whole.good, rows, flowed.length_s)
     if good["attainment"] is None:
         undefined["goodput"] = goodput.NO_LIMITS if not (rows & whole.good.limited).any() else "no request was due"
-    return {
-        "requests": counts.requests(run, rows),
-        "metrics": blocks,
+    ends = {"error_rate": error_interval(run, rows, blocks)} | goodput.intervals(run, whole.good, rows, blocks, flowed)
+    part = {
+        "requests": counts.requests(run, rows) | {"ci95": ends},
+        "metrics": metrics,
         "undefined": undefined,
         "tokens": counts.tokens(run, rows),
-        "throughput": throughput(run, rows, spans),
-        "stalls": stalls.totals(run, whole.stalls, rows),
+        "throughput": throughput(run, rows, flowed),
+        "stalls": stalls.totals(run, whole.stalls, rows) | {"ci95": stall_intervals(run, whole.stalls, rows, blocks)},
         "goodput": good,
     }
+    return slo.Scope(rows, part, blocks)
 
 
-def _by_turn(whole: _Whole, rows: Bools, spans: list[Window]) -> dict[str, Any]:
+def _by_turn(whole: _Whole, rows: Bools) -> dict[str, Any]:
     turn = whole.run.column("turn")
     numbers = np.unique(turn[rows & ~np.isnan(turn)])
-    return {str(int(number)): _part(whole, rows & (turn == number), spans) for number in numbers}
+    return {str(int(number)): dict(_scope(whole, rows & (turn == number)).part) for number in numbers}
 
 
-def _by_stage(whole: _Whole) -> dict[str, Any]:
-    run = whole.run
-    spans = windows(run) if run.stages else {}
-    return {name: _part(whole, run.where("stage", name), [span]) for name, span in spans.items()}
+def _by_stage(whole: _Whole, top: slo.Scope) -> dict[str, Any]:
+    """The only stage that is measured, where it is the only one, has the numbers of the whole."""
+    run, parts = whole.run, {}
+    for name, span in (windows(run) if run.stages else {}).items():
+        mine = run.where("stage", name)
+        same = [span] == measured_windows(run) and bool(np.array_equal(mine, top.rows))
+        parts[name] = dict(top.part if same else _scope(whole, mine, flow(run, [span])).part)
+    return parts
 
 
 def _about(run: Run, spans: list[Window]) -> dict[str, Any]:

@@ -155,3 +155,24 @@ def test_a_constant_extra_on_reused_connections(extra: float, warns: bool) -> No
     new = [record(f"n{i}", every(20, 20, 100 + i % 5), usage=20, reused_connection=False) for i in range(12)]
     old = [record(f"o{i}", every(20, 20, 100 + extra + i % 5), usage=20, reused_connection=True) for i in range(12)]
     assert ("reused_connection_step" in codes(summary_of(*new, *old))) is warns
+
+
+def drifting(ttft: Any) -> list[str]:
+    records = [record(f"r{i}", every(20, 20, ttft(i)), usage=20, sent=1000 * i) for i in range(200)]
+    return texts(summary_of(*records), "warmup_short")
+
+
+def test_a_short_warmup_is_told_with_what_would_have_been_enough() -> None:
+    """It settles within the first 100 s of 200."""
+    [text] = drifting(lambda i: 100 + 400 * max(0.0, 1 - i / 100) + (i * 37) % 11)
+    assert "TTFT fell from" in text
+    seconds = float(text.rsplit("about ", 1)[1].split(" s more")[0])
+    assert 70 <= seconds <= 100
+
+
+def test_a_queue_that_grows_is_no_steady_state() -> None:
+    """Requests every 100 ms, each open for longer than the last; their first tokens come as quickly as ever."""
+    records = [record(f"r{i}", [100, 100 + 20 * i], usage=2, sent=100 * i) for i in range(200)]
+    [text] = texts(summary_of(*records), "warmup_short")
+    assert "the number of requests in flight rose from" in text
+    assert "the server falls behind" in text

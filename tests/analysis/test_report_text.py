@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from analysis.report_text import render
+from analysis.report.text import render
 from analysis.run import Run
 from analysis.summary import summarize
 from tests.analysis.records import every, meta, record, summary_of

@@ -1,0 +1,45 @@
+"""`loadgen compare`: is a candidate slower than a base?"""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from loadgen.errors import UsageError
+from loadgen.recipes.output import as_json, colored, columns, put
+
+
+def compare(arguments: dict[str, Any]) -> int:
+    """0 nothing worse, 1 something worse, 3 unclear (see `analysis.compare.numbers.exit_status`)."""
+    from analysis.compare.numbers import compare as compare_runs
+    from analysis.compare.numbers import exit_status
+
+    base = _runs([arguments["base"], *(arguments["more_base"] or ())])
+    candidate = _runs([arguments["candidate"], *(arguments["more_candidate"] or ())])
+    try:
+        found = compare_runs(base, candidate, _tolerance(arguments["tolerance"]))
+    except ValueError as problem:
+        raise UsageError(str(problem)) from None
+    put(_rendered(found, arguments["format_"]), arguments["output"])
+    return exit_status(found)
+
+
+def _runs(paths: Iterable[Path]) -> list[Any]:
+    from analysis.rundir import read_run
+
+    return [read_run(path) for path in paths]
+
+
+def _tolerance(text: str) -> float:
+    from analysis.units import share
+
+    return share(text)
+
+
+def _rendered(found: Mapping[str, Any], kind: str) -> str:
+    if kind == "json":
+        return as_json(found)
+    from analysis.compare import text as compare_text
+
+    if kind == "markdown":
+        return compare_text.markdown(found)
+    return compare_text.render(found, width=columns(), color=colored())
