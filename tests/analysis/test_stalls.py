@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 
 from analysis.run import Run
+from analysis.stalls.episodes import episodes, find
 from analysis.summary import summarize
 from tests.analysis.records import codes, every, meta, record, summary_of
 
@@ -40,11 +41,12 @@ def test_one_stream_that_freezes_while_others_go_on() -> None:
     assert (episode["requests"], episode["bystanders"], episode["cause"]) == (1, 3, "one_stream")
 
 
-def test_a_pause_that_ends_in_a_first_token_is_not_called_an_engine_pause() -> None:
+def test_a_pause_that_ends_in_the_first_token_of_a_waiting_request_is_its_prefill() -> None:
     frozen = [with_pause(f"f{i}", i, 300, 900) for i in range(3)]
     waiting = record("waiting", every(20, 5, 620), sent=290, usage=5)
     [episode] = summary_of(*frozen, waiting)["stalls"]["episodes"]
-    assert episode["cause"] == "unknown"
+    assert (episode["cause"], episode["culprit_request_id"]) == ("prefill_interference", "waiting")
+    assert episode["culprit_prompt_tokens"] is None
 
 
 def test_a_silence_made_up_by_a_burst_is_buffering() -> None:
@@ -85,3 +87,58 @@ def test_stalls_of_failed_and_of_warm_up_requests_do_not_count() -> None:
     summary = summary_of(failed, warm, record("ok", every(20, 9, 100), usage=9), stages=stages)
     assert summary["stalls"]["count"] == 0
     assert summary["by_stage"]["warmup"]["stalls"]["count"] == 1
+
+
+def evidence_of(*records: Any, **frames: Any) -> list[dict[str, Any]]:
+    run = Run.from_records(meta(timestamp_source=frames.pop("timestamp_source", "kernel")), records, **frames)
+    return [each["evidence"] | {"cause": each["cause"]} for each in episodes(run, find(run), run.measured)]
+
+
+def test_evidence_of_prefill_interference() -> None:
+    frozen = [with_pause(f"f{i}", i, 300, 900) for i in range(3)]
+    waiting = record("waiting", every(20, 5, 620), sent=290, usage=5, prompt_tokens=12_000, cached_tokens=2_000)
+    [told] = evidence_of(*frozen, waiting)
+    # From the earliest last token, at 281 ms, to the latest next one, at 920; the prompt was read from 290 to 910.
+    assert told["frozen_s"] == pytest.approx(3 * 0.6)
+    assert told["end_offset_s"] == pytest.approx(0.01)
+    assert told["culprit_waited_s"] == pytest.approx(0.62)
+    assert (told["prefill_tokens"], told["waiting_requests"]) == (10_000, 1)
+    assert told["explained_share"] == pytest.approx(620 / 639)
+    assert told["stopped_share"] == pytest.approx(1.0, abs=0.05)
+    assert 0 <= told["chance_share"] < 0.2
+
+
+def test_evidence_of_buffering_and_of_a_late_client() -> None:
+    at = [1310.0] * 64 + [2590.0] * 64 + [3870.0] * 72
+    [first, second] = evidence_of(record("a", at, reads=[0] * 64 + [1] * 64 + [2] * 72, usage=200))
+    assert (first["burst_tokens"], second["burst_tokens"]) == (64, 72)
+    client = pd.DataFrame({"t_ns": [1_500_000_000, 1_000_000_000], "loop_lag_max_s": [0.1, 0.6]})
+    frozen = [with_pause(f"f{i}", i, 300, 900) for i in range(3)]
+    [told] = evidence_of(*frozen, client=client, timestamp_source="user")
+    assert (told["cause"], told["loop_lag_s"]) == ("client", 0.6)
+
+
+def test_evidence_of_preemption() -> None:
+    frozen = with_pause("frozen", 0, 300, 900)
+    others = [record(f"o{i}", every(20, 80, 100), usage=80) for i in range(3)]
+    samples = {"t_ns": [0, 500_000_000, 1_000_000_000], "preemptions": [2, 3, 4], "kv_usage": [0.5, 1.0, 0.9]}
+    [told] = evidence_of(frozen, *others, server=pd.DataFrame(samples))
+    assert (told["cause"], told["preemptions"], told["kv_usage_peak"]) == ("preemption", 2, 1.0)
+    assert told["stopped_share"] == pytest.approx(1 / 4, abs=0.02)
+    quiet = pd.DataFrame(samples | {"preemptions": [2, 2, 2], "kv_usage": [0.5, 0.6, 0.9]})
+    [told] = evidence_of(frozen, *others, server=quiet)
+    assert told["cause"] == "one_stream"
+
+
+def test_silences_that_are_all_alike_on_reused_connections_are_told() -> None:
+    held = [with_pause(f"h{i}", 1000 * i, 1000 * i + 300, 1000 * i + 500, reused_connection=True) for i in range(12)]
+    steady = record("steady", every(20, 700, 100), usage=700, reused_connection=True)
+    also = record("also", every(20, 700, 100), usage=700, reused_connection=True)
+    told = evidence_of(*held, steady, also)
+    assert {each["cause"] for each in told} == {"one_stream"}
+    assert {round(each["constant_step_s"], 3) for each in told} == {0.22}
+    assert {each["reused_connection_share"] for each in told} == {1.0}
+    fresh = evidence_of(
+        *[with_pause(f"h{i}", 1000 * i, 1000 * i + 300, 1000 * i + 500) for i in range(12)], steady, also
+    )
+    assert not any("constant_step_s" in each for each in fresh)

@@ -1,0 +1,247 @@
+"""Whose prefill stood in the way: the waiting request that best explains a freeze of the whole engine.
+
+An engine takes waiting prompts in order. Where prompts run whole, all of a freeze is between the last token before it
+and the first tokens that end it; where they run in chunks, each pass is a freeze of its own, and the prompt is through
+only at its last one. A request can only have caused a freeze that began when it was waiting already, and that is no
+longer than its prompt can account for at the pace at which this server reads prompts.
+"""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from analysis.quantiles import Bools, Floats, Ints
+from analysis.run import Run
+from analysis.stalls.frozen import Stalls
+from analysis.stalls.level import Level
+
+TOGETHER_NS = 10_000_000
+"""What one pass of an engine sends arrives within this time."""
+EXPLAINS = 0.5
+"""Least share of a freeze that a prompt which was waiting at its start must account for."""
+EXPLAINS_ALONE = 0.6
+"""The same of prompts that came only while the engine stood still: most of it, as any request sent then ends it."""
+PEERS, SIZES = 5, 50
+SHIFTS = 60
+USUALLY = 0.3
+"""Prompts are harmless if those of about the same length stopped others for less than this part of their prefill."""
+
+
+@dataclass(frozen=True)
+class Waits:
+    """Prompts that were waited for, in order of their first tokens; a preempted stream waits for its prompt again.
+
+    Attributes:
+        row: Position of the request in `Run.requests`.
+        from_ns, until_ns: Since when it waited, and when its first token (or the next after a preemption) came.
+        tokens: Prompt tokens to be computed: those from the prefix cache are left out. 0 where not known.
+    """
+
+    row: Ints
+    from_ns: Ints
+    until_ns: Ints
+    tokens: Ints
+
+    def ordered(self) -> "Waits":
+        order = np.argsort(self.until_ns, kind="stable")
+        return Waits(self.row[order], self.from_ns[order], self.until_ns[order], self.tokens[order])
+
+    def shifted(self, by_ns: int, span_ns: tuple[int, int]) -> "Waits":
+        """The same waits at another time; what leaves the span at its end comes in at its start."""
+        start, length = span_ns[0], max(1, span_ns[1] - span_ns[0])
+        until = start + (self.until_ns - start + by_ns) % length
+        return replace(self, from_ns=self.from_ns + (until - self.until_ns), until_ns=until).ordered()
+
+    @cached_property
+    def begin_ns(self) -> Ints:
+        """The earliest at which each prefill can have begun: when it had been sent, and the one before was through."""
+        before = np.concatenate([[np.iinfo(np.int64).min], self.until_ns[:-1]])
+        begin: Ints = np.maximum(self.from_ns, before)
+        return begin
+
+
+@dataclass(frozen=True)
+class Prefill:
+    """How this server reads prompts, as far as the run shows it.
+
+    Attributes:
+        pace_ns: Nanoseconds per prompt token; NaN where no prompt is known.
+        stopped: For prompts of about 2 ** (i / 2) tokens at position i: for how much of the time that it took to read
+            one the other streams stood still, the median; NaN where few were read while anyone was decoding.
+    """
+
+    pace_ns: float
+    stopped: Floats
+
+    @classmethod
+    def of(cls, waits: Waits, stopped: Level, decoding: Level) -> "Prefill":
+        """Args as for `match`."""
+        pace_ns = _pace_ns(waits)
+        took = np.nan_to_num(waits.tokens * pace_ns).astype(np.int64)
+        told = np.flatnonzero((decoding.mean(waits.until_ns - took, waits.until_ns) >= 1) & (took > 0))
+        told = told[np.argsort(waits.tokens[told], kind="stable")]
+        share = stopped.mean(waits.until_ns[told] - took[told], waits.until_ns[told])
+        length = 2.0 ** (np.arange(SIZES) / 2)
+        ends = np.searchsorted(waits.tokens[told], [length / 2, length * 2]).T
+        middle = [np.median(share[low:high]) if high - low >= PEERS else np.nan for low, high in ends]
+        return cls(pace_ns, np.array(middle))
+
+    def stops_others(self, tokens: Ints) -> Bools:
+        """Whether prompts of about such lengths usually stop others; True where nothing is known.
+
+        An engine that reads prompts in small chunks stops nobody, whatever coincides with them.
+        """
+        size = np.round(2 * np.log2(np.maximum(tokens, 1))).astype(np.int64)
+        return ~(self.stopped[np.minimum(size, SIZES - 1)] < USUALLY)
+
+    def share(self, tokens: Ints, length_ns: Ints) -> Floats:
+        """The part of a time that reading so many tokens takes, at most 1; NaN where it is not known how many."""
+        return np.where(tokens > 0, np.minimum(tokens * self.pace_ns / length_ns, 1), np.nan)
+
+
+def _pace_ns(waits: Waits) -> float:
+    """The median over the longer prompts (at least half of the 95th percentile): short ones take a pass whatever their
+    length. Prompts that share a pass begin and end together, so only the time since the last end counts."""
+    known = waits.tokens > 0
+    if not known.any():
+        return float("nan")
+    took = waits.until_ns - waits.begin_ns
+    long = known & (waits.tokens >= 0.5 * np.quantile(waits.tokens[known], 0.95)) & (took > 1_000_000)
+    return float(np.median(took[long] / waits.tokens[long])) if long.any() else float("nan")
+
+
+@dataclass(frozen=True)
+class Match:
+    """For each freeze, the wait that explains it.
+
+    Attributes:
+        at: Position in `Waits`, -1 where none was found.
+        ended: A first token of a request that had been waiting ended the freeze, whether or not that explains it.
+        tokens: Prompt tokens of all requests whose first token came within the freeze, or of the one still in prefill.
+        share: Part of the freeze that they account for, at most 1; NaN where no prompt length is known.
+    """
+
+    at: Ints
+    ended: Bools
+    tokens: Ints
+    share: Floats
+
+    @property
+    def found(self) -> Bools:
+        return self.at >= 0
+
+
+def waits_of(run: Run, alone: Stalls) -> Waits:
+    """Every wait of a run. `alone` are the stalls of streams that stopped while the others went on."""
+    sent, first = run.column("sent_ns"), run.column("first_token_ns")
+    prompt = run.column("prompt_tokens")
+    prompt = np.where(np.isnan(prompt), run.column("asked_input_tokens"), prompt)
+    fresh = np.nan_to_num(np.maximum(prompt - np.nan_to_num(run.column("cached_tokens")), 1))
+    row = np.flatnonzero(~np.isnan(sent + first))
+    again = _again(run, alone, prompt)
+    return Waits(
+        np.concatenate([row, again.row]),
+        np.concatenate([sent[row].astype(np.int64), again.from_ns]),
+        np.concatenate([first[row].astype(np.int64), again.until_ns]),
+        np.concatenate([fresh[row].astype(np.int64), again.tokens]),
+    ).ordered()
+
+
+def _again(run: Run, alone: Stalls, prompt: Floats) -> Waits:
+    """What a preempted stream has to compute again: its prompt, and all that it had said."""
+    known = alone.take(~np.isnan(prompt[alone.row]))
+    said = known.end - run.events.starts[known.row]
+    return Waits(known.row, known.start_ns, known.end_ns, prompt[known.row].astype(np.int64) + said)
+
+
+def match(waits: Waits, prefill: Prefill, start_ns: Ints, end_ns: Ints, step_ns: float, stopped: Level) -> Match:
+    """The culprit of each freeze [start, end] of the whole engine.
+
+    Args:
+        waits: All waits of the run.
+        prefill: How fast its prompts are read.
+        start_ns, end_ns: The freezes.
+        step_ns: A usual pass.
+        stopped: Share of the decoding streams that stood still over time.
+    """
+    none = np.zeros(len(start_ns), dtype=np.int64)
+    if not len(waits.row):
+        return Match(none - 1, none > 0, none, none.astype(np.float64))
+    slack = TOGETHER_NS + round(step_ns)
+    low = np.searchsorted(waits.until_ns, start_ns + TOGETHER_NS, side="right")
+    high = np.searchsorted(waits.until_ns, end_ns + TOGETHER_NS, side="right")
+    within = _within(waits, low, high, start_ns + slack)
+    last_ns = waits.until_ns[np.maximum(high - 1, 0)]
+    length = np.maximum(end_ns - start_ns, 1)
+    # A step later the streams go on; a busy engine's step is longer than usual, and a long freeze is followed by many.
+    aligned = (high > low) & (last_ns >= end_ns - np.maximum(slack + round(step_ns / 2), length // 10))
+    read = prefill.share(within.tokens, length)
+    ended = aligned & (within.waiting | (read >= EXPLAINS_ALONE))
+    explained = np.where(ended & prefill.stops_others(waits.tokens[within.largest]), read, 0.0)
+    after = _next(waits, high, start_ns + slack)
+    harmful = (after >= 0) & prefill.stops_others(waits.tokens[after])
+    coming = np.where(harmful, _share_of_pass(waits, prefill, after, start_ns, end_ns, stopped), 0.0)
+    # Two prompts may share the pass: the one that is through had only a rest to read.
+    rest_ns = within.tokens * prefill.pace_ns - (start_ns - waits.begin_ns[within.largest])
+    mostly_next = ended & (coming >= EXPLAINS) & (rest_ns < length / 2)
+    use_first = ended & ~(explained < EXPLAINS) & ~mostly_next
+    use_next = ~use_first & (coming >= EXPLAINS)
+    at = np.where(use_first, within.largest, np.where(use_next, after, -1))
+    tokens = np.where(use_next, waits.tokens[after], np.where(ended, within.tokens, 0))
+    return Match(at, ended, tokens, np.where(use_next, coming, explained))
+
+
+def by_chance(waits: Waits, prefill: Prefill, start_ns: Ints, end_ns: Ints, step_ns: float, stopped: Level) -> Floats:
+    """The share of the freezes for which a culprit would be found if the waits had come at other times of the run.
+
+    One share for each of SHIFTS circular shifts, spread over the run by the golden ratio so that no period of the load
+    falls in with them. Args as for `match`.
+    """
+    if not len(waits.row) or not len(start_ns):
+        return np.zeros(SHIFTS)
+    span_ns = int(min(waits.from_ns.min(), start_ns.min())), int(max(waits.until_ns.max(), end_ns.max()))
+    turns = (np.arange(1, SHIFTS + 1) * (np.sqrt(5) - 1) / 2) % 1
+    shifted = (waits.shifted(round(turn * (span_ns[1] - span_ns[0])), span_ns) for turn in turns)
+    return np.array([match(each, prefill, start_ns, end_ns, step_ns, stopped).found.mean() for each in shifted])
+
+
+def _share_of_pass(waits: Waits, prefill: Prefill, at: Ints, start_ns: Ints, end_ns: Ints, stopped: Level) -> Floats:
+    """The part of each freeze that a prompt accounts for which was read before and after it as well.
+
+    Where the passes before and after it stopped most streams too, it is one of a kind, and the whole prompt speaks for
+    it. Else only what the prompt takes beyond those passes.
+    """
+    begin_ns, until_ns = np.minimum(waits.begin_ns[at], start_ns), np.maximum(waits.until_ns[at], end_ns)
+    outside = (start_ns - begin_ns) + (until_ns - end_ns)
+    still = stopped.area(begin_ns, start_ns) + stopped.area(end_ns, until_ns)
+    whole = waits.tokens[at] * prefill.pace_ns
+    left = np.where(still >= outside / 2, whole, whole - outside)
+    return np.asarray(np.clip(left / np.maximum(end_ns - start_ns, 1), 0, 1))
+
+
+@dataclass(frozen=True)
+class _Within:
+    largest: Ints
+    tokens: Ints
+    waiting: Bools
+
+
+def _within(waits: Waits, low: Ints, high: Ints, by_ns: Ints) -> _Within:
+    """Of the waits `low` up to `high` of each freeze: the longest prompt, the sum, and whether any waited by then."""
+    bounds = np.stack([low, high], axis=1).ravel()
+    count = len(waits.row)
+    key = np.append(waits.tokens * count + np.arange(count), 0)
+    largest = np.maximum.reduceat(key, bounds)[::2] % count
+    since = np.minimum.reduceat(np.append(waits.from_ns, np.iinfo(np.int64).max), bounds)[::2]
+    total = np.concatenate([[0], np.cumsum(waits.tokens)])
+    return _Within(largest, total[high] - total[low], (since <= by_ns) & (high > low))
+
+
+def _next(waits: Waits, high: Ints, by_ns: Ints) -> Ints:
+    """The wait that ends next after each freeze, if it had begun by then; of those that end with it, the longest."""
+    at = np.minimum(high, len(waits.row) - 1)
+    until = np.searchsorted(waits.until_ns, waits.until_ns[at] + TOGETHER_NS, side="right")
+    largest = _within(waits, at, until, by_ns).largest
+    known = (high < len(waits.row)) & (waits.from_ns[largest] <= by_ns)
+    return np.where(known, largest, -1)
