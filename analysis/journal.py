@@ -1,28 +1,38 @@
 """The journal of a run that is still going on: an append-only file that survives a killed process.
 
+A run of several processes has one journal for each; `read_journals` makes one sequence of them.
+
 A frame is a length and a CRC-32 (both little-endian uint32), then a msgpack array: its kind and its content. A batch of
 requests is a list of rows in the order of `columns.ROW_FIELDS`, token events as the raw bytes of their arrays. Whatever
 follows the last whole frame is dropped on reading: the process died while writing it.
 """
 
+import contextlib
+import errno
+import heapq
+import os
 import struct
 import sys
 import threading
 import zlib
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 
-from analysis.columns import ROW_FIELDS, rows_of
+from analysis.columns import ROW_FIELDS, Row, rows_of
 from analysis.record import RequestRecord
 
 MAGIC = b"loadgen journal 1 " + sys.byteorder.encode() + b"\n"
 _FRAME = struct.Struct("<II")
 _ROWS_PER_FRAME = 1000
 _TEXT = ROW_FIELDS.index("text")
+_STARTS = tuple(map(ROW_FIELDS.index, ("due_ns", "sent_ns", "end_ns")))
+_END = ROW_FIELDS.index("end_ns")
 
 
 class JournalError(ValueError):
@@ -30,29 +40,64 @@ class JournalError(ValueError):
 
 
 class Journal:
-    """Appends frames, each with one write that reaches the kernel before the call returns. OSError if it cannot."""
+    """Appends frames; all of a call have reached the kernel when it returns.
+
+    A call that raises OSError has left nothing behind, so that it may be tried again.
+    """
 
     def __init__(self, path: Path, keep_text: bool) -> None:
+        self._path = path
         self._file = path.open("xb", buffering=0)
         self._keep_text = keep_text
         self._encoder = msgspec.msgpack.Encoder(enc_hook=_raw)
         self._lock = threading.Lock()
-        self._file.write(MAGIC)
+        self._size = 0
+        try:
+            self._write([MAGIC])
+        except OSError:
+            self._file.close()
+            raise
 
     def append_records(self, records: Sequence[RequestRecord]) -> None:
-        for start in range(0, len(records), _ROWS_PER_FRAME):
-            rows = rows_of(records[start : start + _ROWS_PER_FRAME])
-            self.append("requests", rows if self._keep_text else [_without_text(row) for row in rows])
+        batches = (records[start : start + _ROWS_PER_FRAME] for start in range(0, len(records), _ROWS_PER_FRAME))
+        self._write(self._frame("requests", self._rows(batch)) for batch in batches)
 
     def append(self, kind: str, content: Any) -> None:
-        payload = self._encoder.encode((kind, content))
-        frame = memoryview(_FRAME.pack(len(payload), zlib.crc32(payload)) + payload)
-        with self._lock:
-            while frame:
-                frame = frame[self._file.write(frame) :]
+        self._write([self._frame(kind, content)])
 
     def close(self) -> None:
         self._file.close()
+
+    def _rows(self, batch: Sequence[RequestRecord]) -> list[Row]:
+        rows = rows_of(batch)
+        return rows if self._keep_text else [_without_text(row) for row in rows]
+
+    def _frame(self, kind: str, content: Any) -> bytes:
+        payload = self._encoder.encode((kind, content))
+        return _FRAME.pack(len(payload), zlib.crc32(payload)) + payload
+
+    def _write(self, pieces: Iterable[bytes]) -> None:
+        with self._lock:
+            try:
+                self._check_in_place()
+                size = self._size + sum(self._put(memoryview(piece)) for piece in pieces)
+            except OSError:
+                with contextlib.suppress(OSError):  # what follows a torn frame would never be read
+                    self._file.seek(self._size)
+                    self._file.truncate()
+                raise
+            self._size = size
+
+    def _put(self, piece: memoryview) -> int:
+        left = piece
+        while left:
+            left = left[self._file.write(left) :]
+        return len(piece)
+
+    def _check_in_place(self) -> None:
+        """A file that was removed takes all that is written, and loses it."""
+        if not os.path.samestat(self._path.stat(), os.fstat(self._file.fileno())):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
 
 
 def read_journal(path: Path) -> Iterator[tuple[str, Any]]:
@@ -63,6 +108,38 @@ def read_journal(path: Path) -> Iterator[tuple[str, Any]]:
             raise JournalError("not a journal of this format and byte order")
         while payload := _next_payload(file):
             yield _decoded(payload)
+
+
+def read_journals(paths: Sequence[Path]) -> Iterator[tuple[str, Any]]:
+    """One journal as it is; of several, the requests of all by due time, or by the time they left if they had none."""
+    if len(paths) == 1:
+        yield from read_journal(paths[0])
+        return
+    for path in paths:
+        yield from ((kind, content) for kind, content in read_journal(path) if kind != "requests")
+    yield from (("requests", [row]) for row in _merged(paths))
+
+
+def _merged(paths: Sequence[Path]) -> Iterator[Row]:
+    """The times are read first: then no more rows need to wait in memory than ended out of turn."""
+    starts_ns = np.sort(np.fromiter((entry[0] for path in paths for entry in _timed(path)), dtype=np.int64))
+    waiting: list[tuple[int, int, Row]] = []
+    passed = 0
+    for number, (start_ns, _, row) in enumerate(heapq.merge(*map(_timed, paths), key=itemgetter(1))):
+        heapq.heappush(waiting, (start_ns, number, row))
+        while waiting and waiting[0][0] == starts_ns[passed]:
+            yield heapq.heappop(waiting)[2]
+            passed += 1
+
+
+def _timed(path: Path) -> Iterator[tuple[int, int, Row]]:
+    """Start and end of every request with its row; one that was never sent has the times of the one before."""
+    start_ns = end_ns = 0
+    for kind, rows in read_journal(path):
+        for row in rows if kind == "requests" else ():
+            start_ns = next((row[at] for at in _STARTS if row[at] is not None), start_ns)
+            end_ns = end_ns if row[_END] is None else row[_END]
+            yield start_ns, end_ns, row
 
 
 def _next_payload(file: Any) -> bytes | None:
@@ -84,7 +161,7 @@ def _decoded(payload: bytes) -> tuple[str, Any]:
     return kind, content
 
 
-def _without_text(row: tuple[Any, ...]) -> tuple[Any, ...]:
+def _without_text(row: Row) -> Row:
     return (*row[:_TEXT], None, *row[_TEXT + 1 :])
 
 

@@ -1,7 +1,7 @@
 """The run directory, format version 1: the one place of this package that touches files.
 
 run.json           written first, closed last
-journal.bin        while the run lasts (see `analysis.journal`)
+journal.bin        while the run lasts (see `analysis.journal`); with workers, one more each: journal-0.bin, …
 requests.parquet, chunks.parquet, client.parquet, server.parquet      once it has ended
 summary.json
 """
@@ -9,7 +9,7 @@ summary.json
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +18,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from analysis.columns import CHUNKS, DERIVED, OPTIONAL, REQUESTS, Row, frames_of, typed
-from analysis.journal import Journal, read_journal
+from analysis.journal import Journal, read_journals
 from analysis.record import RequestRecord
 from analysis.run import Run, derive
 
 FORMAT_VERSION = 1
-_JOURNAL = "journal.bin"
+_JOURNAL, _REQUESTS = "journal.bin", "requests.parquet"
 _ROW_GROUP_EVENTS = 200_000
 _ARROW = {
     "string": pa.string(), "category": pa.dictionary(pa.int32(), pa.string()), "boolean": pa.bool_(),
@@ -39,23 +39,20 @@ class RunDirError(Exception):
     """A run directory cannot be made, written or read; the message is one line: what, where, what to do."""
 
 
-class RunWriter:
-    """Writes one run: `append…` while it lasts, `close` at its end. Safe to call from one thread or several."""
+class RunJournal:
+    """Takes what a run measures while it lasts. Safe to call from one thread or several.
 
-    def __init__(self, path: Path, meta: dict[str, Any], journal: Journal, keep_text: bool) -> None:
-        self.path, self._meta, self._journal, self._keep_text = path, meta, journal, keep_text
+    An append that raises RunDirError has written nothing; it may be tried again.
+    """
+
+    def __init__(self, path: Path, journal: Journal) -> None:
+        self.path, self._journal = path, journal
 
     @classmethod
-    def create(cls, path: Path, meta: Mapping[str, Any], keep_text: bool = False) -> "RunWriter":
-        """Start a run in a new or empty directory. Answers are stored only with `keep_text`."""
-        path = Path(path)
-        with _plainly(path, "cannot create the run directory"):
-            path.mkdir(parents=True, exist_ok=True)
-            if any(path.iterdir()):
-                raise RunDirError(f"{path}: not empty: name a new directory with --out, or remove this one")
-            opened = {**meta, "format_version": FORMAT_VERSION, "complete": False}
-            _write_json(path / "run.json", opened)
-            return cls(path, opened, Journal(path / _JOURNAL, keep_text), keep_text)
+    def of_worker(cls, path: Path, worker: int, keep_text: bool = False) -> "RunJournal":
+        """A journal of its own in the directory of a run, for one of the processes that carry it."""
+        with _plainly(path, "cannot create a journal"):
+            return cls(path, Journal(path / f"journal-{worker}.bin", keep_text))
 
     def append(self, records: Sequence[RequestRecord]) -> None:
         with _plainly(self.path, "cannot write the journal"):
@@ -69,30 +66,69 @@ class RunWriter:
         with _plainly(self.path, "cannot write the journal"):
             self._journal.append("server", samples)
 
-    def abandon(self) -> None:
-        """Stop writing at once; what was appended stays readable."""
+    def end(self) -> None:
+        """Stop writing; what was appended stays readable."""
         self._journal.close()
 
+
+class RunWriter(RunJournal):
+    """Writes one run: `append…` while it lasts, then `close`, or `abandon` where there is no time or room for that."""
+
+    def __init__(self, path: Path, meta: dict[str, Any], journal: Journal, keep_text: bool) -> None:
+        super().__init__(path, journal)
+        self._meta, self._keep_text = meta, keep_text
+
+    @classmethod
+    def create(cls, path: Path, meta: Mapping[str, Any], keep_text: bool = False) -> "RunWriter":
+        """Start a run in a new or empty directory. Answers are stored only with `keep_text`."""
+        path = Path(path)
+        with _plainly(path, "cannot create the run directory"):
+            path.mkdir(parents=True, exist_ok=True)
+            if any(path.iterdir()):
+                raise RunDirError(f"{path}: not empty: name a new directory with --out, or remove this one")
+            opened = {**meta, "format_version": FORMAT_VERSION, "complete": False}
+            _write_json(path / "run.json", opened)
+            return cls(path, opened, Journal(path / _JOURNAL, keep_text), keep_text)
+
+    def abandon(self, meta_updates: Mapping[str, Any] | None = None) -> None:
+        """Stop writing at once; what was appended stays readable. The updates are noted if there is room for them."""
+        self.end()
+        if meta_updates:
+            with suppress(OSError):
+                _write_json(self.path / "run.json", {**self._meta, **meta_updates, "complete": False})
+
     def close(self, meta_updates: Mapping[str, Any]) -> None:
-        """Turn the journal into Parquet and close run.json (complete unless the updates say otherwise)."""
+        """Turn the journals into Parquet and close run.json (complete unless the updates say otherwise).
+
+        Where that fails, the journals stay.
+        """
+        self.end()
+        made: list[Path] = []
         with _plainly(self.path, "cannot write the results"):
-            self._journal.close()
-            made = _convert(self.path, self._keep_text)
-            for temporary in made:
+            journals = _journals(self.path)
+            try:
+                _convert(self.path, journals, self._keep_text, made)
+                self._meta = {**self._meta, "complete": True, **meta_updates}
+                _write_json(self.path / "run.json", self._meta)
+            except BaseException:
+                for temporary in made:
+                    temporary.unlink(missing_ok=True)
+                raise
+            for temporary in reversed(made):  # the requests last: until they are there, the journals count
                 temporary.replace(temporary.with_name(temporary.name.removesuffix(".part")))
-            self._meta = {**self._meta, "complete": True, **meta_updates}
-            _write_json(self.path / "run.json", self._meta)
-            (self.path / _JOURNAL).unlink()
+            for journal in journals:
+                journal.unlink()
 
 
 def read_run(path: Path) -> Run:
-    """The run in a directory: its Parquet files, or its journal if it never came to its end."""
+    """The run in a directory: its Parquet files, or its journals if it never came to its end."""
     path = Path(path)
     meta = read_meta(path)
     with _plainly(path, "cannot read the run"):
-        if (path / _JOURNAL).exists():
-            return _from_journal(path, meta)
-        requests = _frame(path / "requests.parquet", REQUESTS, DERIVED | OPTIONAL.keys())
+        journals = _journals(path)
+        if journals and not (path / _REQUESTS).exists():
+            return _from_journals(journals, meta)
+        requests = _frame(path / _REQUESTS, REQUESTS, DERIVED | OPTIONAL.keys())
         chunks = _frame(path / "chunks.parquet", CHUNKS, frozenset())
         return Run.from_frames(meta, requests, chunks, _samples(path, "server"), _samples(path, "client"))
 
@@ -114,6 +150,21 @@ def read_meta(path: Path) -> dict[str, Any]:
     if not isinstance(meta.get("workload") or {}, dict | str):
         raise RunDirError(f"{file}: workload: expected a mapping")
     return meta
+
+
+def write_run(path: Path, run: Run) -> None:
+    """A run that was not measured (simulated, made up) as a new or empty directory."""
+    path = Path(path)
+    with _plainly(path, "cannot write the run"):
+        path.mkdir(parents=True, exist_ok=True)
+        if any(path.iterdir()):
+            raise RunDirError(f"{path}: not empty: name a new directory with --out, or remove this one")
+        for name, frame, columns in (("requests", run.requests, REQUESTS), ("chunks", run.chunks, CHUNKS)):
+            pq.write_table(_table(frame, _schema(columns)), path / f"{name}.parquet")
+        for name, samples in (("server", run.server), ("client", run.client)):
+            if samples is not None:
+                samples.to_parquet(path / f"{name}.parquet", index=False)
+        _write_json(path / "run.json", {**run.meta, "format_version": FORMAT_VERSION})
 
 
 def write_summary(path: Path, summary: Mapping[str, Any]) -> None:
@@ -138,38 +189,46 @@ def _line(problem: Exception) -> str:
 
 def _write_json(path: Path, value: Mapping[str, Any]) -> None:
     temporary = path.with_name(path.name + ".part")
-    with temporary.open("w", encoding="utf-8") as file:
-        json.dump(value, file, indent=2, allow_nan=False, ensure_ascii=False)
-        file.write("\n")
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    try:
+        with temporary.open("w", encoding="utf-8") as file:
+            json.dump(value, file, indent=2, allow_nan=False, ensure_ascii=False)
+            file.write("\n")
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError:
+        with suppress(OSError):
+            temporary.unlink()
+        raise
 
 
-def _convert(path: Path, keep_text: bool) -> list[Path]:
-    """Write the journal's content as Parquet under temporary names, a bounded part at a time."""
+def _journals(path: Path) -> list[Path]:
+    return sorted(path.glob("journal*.bin"))
+
+
+def _convert(path: Path, journals: Sequence[Path], keep_text: bool, made: list[Path]) -> None:
+    """Write the journals' content as Parquet, a bounded part at a time, under temporary names that go into `made`."""
     columns = REQUESTS | {"text": "string"} if keep_text else REQUESTS
     schemas = {"requests": _schema(columns), "chunks": _schema(CHUNKS)}
     samples: dict[str, list[dict[str, Any]]] = {"client": [], "server": []}
-    made = {name: path / f"{name}.parquet.part" for name in schemas}
+    made += [path / f"{name}.parquet.part" for name in schemas]
     with ExitStack() as files:
-        writers = {name: files.enter_context(pq.ParquetWriter(made[name], schemas[name])) for name in schemas}
-        for rows in _groups(path, samples):
-            frames = dict(zip(schemas, derive(*frames_of(rows)), strict=True))
-            for name, writer in writers.items():
-                writer.write_table(_table(frames[name], schemas[name]))
+        writers = [files.enter_context(pq.ParquetWriter(*each)) for each in zip(made, schemas.values(), strict=True)]
+        for rows in _groups(journals, samples):
+            frames = derive(*frames_of(rows))
+            for writer, frame, schema in zip(writers, frames, schemas.values(), strict=True):
+                writer.write_table(_table(frame, schema))
     for name, content in samples.items():
         if content:
-            made[name] = path / f"{name}.parquet.part"
-            pd.DataFrame(content).to_parquet(made[name], index=False)
-    return list(made.values())
+            made.append(path / f"{name}.parquet.part")
+            pd.DataFrame(content).to_parquet(made[-1], index=False)
 
 
-def _groups(path: Path, samples: dict[str, list[dict[str, Any]]]) -> Iterator[list[Row]]:
-    """Rows of the journal in groups of a bounded number of events; what is no request goes into `samples`."""
+def _groups(journals: Sequence[Path], samples: dict[str, list[dict[str, Any]]]) -> Iterator[list[Row]]:
+    """Rows of the journals in groups of a bounded number of events; what is no request goes into `samples`."""
     rows: list[Row] = []
     events = 0
-    for kind, content in read_journal(path / _JOURNAL):
+    for kind, content in read_journals(journals):
         if kind == "requests":
             rows += content
             events += sum(len(row[-1]) // 4 + 1 for row in content)
@@ -182,9 +241,9 @@ def _groups(path: Path, samples: dict[str, list[dict[str, Any]]]) -> Iterator[li
         yield rows
 
 
-def _from_journal(path: Path, meta: dict[str, Any]) -> Run:
+def _from_journals(journals: Sequence[Path], meta: dict[str, Any]) -> Run:
     samples: dict[str, list[dict[str, Any]]] = {"client": [], "server": []}
-    rows = [row for group in _groups(path, samples) for row in group]
+    rows = [row for group in _groups(journals, samples) for row in group]
     server, client = (pd.DataFrame(samples[name]) if samples[name] else None for name in ("server", "client"))
     return Run.from_frames(meta, *frames_of(rows), server, client)
 

@@ -2,29 +2,32 @@
 
 import asyncio
 import contextlib
+import math
 import os
 import platform
 import signal
 import sys
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from analysis.record import RequestRecord
-from analysis.rundir import RunWriter
+from analysis.rundir import RunDirError, RunWriter
 from loadgen import host
 from loadgen.access import Access, public_url, redactor
 from loadgen.calibrate import calibrate, find_model, prime
 from loadgen.clock import RunClock
-from loadgen.drive import Driven, Engine, Live, Stop, drive
+from loadgen.drive import Live, Stop
+from loadgen.errors import NoVerdictError
+from loadgen.fleet import Fleet, worker_count
 from loadgen.openai_api import BodyOptions
-from loadgen.openai_http import HttpEngine, HttpOptions
+from loadgen.openai_http import HttpOptions
 from loadgen.probe import find_options
 from loadgen.progress import Progress
-from loadgen.recorder import Recorder
+from loadgen.scrape import Scraper, endpoints
+from loadgen.share import Carried, Share, carry
 from workloads.prompts import Calibration, Prompter
 from workloads.schedule import Schedule
 from workloads.spec import Agent, Workload
@@ -33,13 +36,20 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from loadgen.openai_httpx import HttpxEngine
     from loadgen.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What `loadgen run` was asked beyond the workload. Secrets are kept out of every repr."""
+    """What `loadgen run` was asked beyond the workload. Secrets are kept out of every repr.
+
+    Attributes:
+        workers: How many processes send and receive; None: as many as the planned rate of tokens needs.
+        priority: Whether they may put themselves ahead of others on this machine.
+        ca_file, client_cert: What `access` was made with: each worker reads them again.
+        metrics: Prometheus endpoints to scrape beside the target's own.
+        own_metrics: Whether to scrape that.
+    """
 
     access: Access
     out: Path
@@ -57,6 +67,12 @@ class RunOptions:
     quiet: bool = False
     tokenizer: "Tokenizer | None" = None
     gate: Mapping[str, Any] = field(default_factory=dict)
+    workers: int | None = 1
+    priority: bool = True
+    ca_file: str | None = None
+    client_cert: str | None = None
+    metrics: tuple[str, ...] = ()
+    own_metrics: bool = True
 
 
 def measure(workload: Workload, schedule: Schedule, options: RunOptions) -> int | None:
@@ -66,9 +82,12 @@ def measure(workload: Workload, schedule: Schedule, options: RunOptions) -> int 
 
     Raises:
         UsageError, NoVerdictError, RunDirError, HostError: before anything was sent.
+        NoVerdictError: the disk did not take the results; the directory holds what could be kept.
     """
-    host.raise_fd_limit(needed_files(schedule, options.max_in_flight))
-    return asyncio.run(_Measurement(workload, schedule, options).run())
+    workers = worker_count(schedule, options.workers, options.max_in_flight, host.cores())
+    in_flight = options.max_in_flight and math.ceil(options.max_in_flight / workers)
+    host.raise_fd_limit(needed_files(schedule.shard(0, workers), in_flight))
+    return asyncio.run(_Measurement(workload, schedule, options, workers).run())
 
 
 def needed_files(schedule: Schedule, max_in_flight: int | None) -> int:
@@ -85,58 +104,84 @@ def uses_tools(workload: Workload) -> bool:
 class _Measurement:
     """The parts of one run and how they are put together and taken down."""
 
-    def __init__(self, workload: Workload, schedule: Schedule, options: RunOptions) -> None:
+    def __init__(self, workload: Workload, schedule: Schedule, options: RunOptions, workers: int) -> None:
         self.workload = workload
         self.schedule = schedule
         self.options = options
+        self.workers = workers
         self.access = options.access
         self.redact = redactor(self.access.api_key, self.access.headers)
         self.clock = RunClock()
         self.stop = Stop()
         self.live = Live()
         self.signals: list[signal.Signals] = []
+        self.warnings = self.access.warnings()
 
     async def run(self) -> int | None:
         model = self.options.model or await find_model(self.access)
         body, calibration = await self._get_to_know(self._body_options(model))
         prompter = Prompter(self.schedule.seed, calibration)
         await self._prime(body, prompter)
-        engine = self._engine(body)
-        writer = RunWriter.create(self.options.out, self._meta(model), self.options.http.save_text)
-        with host.quiet_gc(), self._signals():
-            driven = await self._drive(engine, writer, prompter)
-        await engine.close()
-        if len(self.signals) > 1:
-            writer.abandon()
-            return self.signals[0]
-        writer.close(self._closing(driven, engine))
-        return None
+        with self._undisturbed() as scheduling:
+            writer = RunWriter.create(self.options.out, self._meta(model, scheduling), self.options.http.save_text)
+            with self._signals():
+                carried = await self._drive(self._share(body, calibration), writer, prompter)
+        return self._close(writer, carried)
 
-    async def _drive(self, engine: Engine, writer: RunWriter, prompter: Prompter) -> Driven:
-        tokenizer = self.options.tokenizer
-        recorder = Recorder(writer, self.stop.set, None if tokenizer is None else tokenizer.count)
+    async def _drive(self, share: Share, writer: RunWriter, prompter: Prompter) -> Carried:
         progress = Progress(self.schedule, self.clock, self.live, enabled=self.options.show_progress)
-        sampler = host.ClientSampler(self.clock, self.live, recorder.add_client_sample)
-
-        def on_record(record: RequestRecord) -> None:
-            recorder.add(record)
-            progress.add(record)
-
-        recorder.start()
-        async with sampler, progress, self._refreshed_clock():
-            driven = await drive(
-                self.schedule,
-                engine,
-                self.clock,
+        async with contextlib.AsyncExitStack() as alive:
+            # Whatever lives as long as the load is entered here.
+            await alive.enter_async_context(progress)
+            await alive.enter_async_context(self._scraper(writer))
+            if self.workers > 1:
+                return await self._drive_fleet(share, progress)
+            return await carry(
+                share,
                 prompter,
-                on_record,
+                self.clock,
+                writer,
+                progress.add,
                 stop=self.stop,
                 live=self.live,
-                max_in_flight=self.options.max_in_flight,
-                save_text=self.options.http.save_text or tokenizer is not None,
+                give_up=self.stop.set,
             )
-        await recorder.close()
-        return driven
+
+    def _scraper(self, writer: RunWriter) -> Scraper:
+        def keep(sample: dict[str, float | int | None]) -> None:
+            with contextlib.suppress(RunDirError):  # whoever writes the requests tells
+                writer.append_server([sample])
+
+        sources = endpoints(self.access, self.options.metrics, self.options.own_metrics)
+        return Scraper(sources, self.clock, keep, self._tell)
+
+    async def _drive_fleet(self, share: Share, progress: Progress) -> Carried:
+        shares = [share.part(i, self.workers) for i in range(self.workers)]
+        fleet = Fleet(shares, self.options.out, self.clock, self.stop, self.live, progress.merge, self._tell)
+        carried, losses = await fleet.carry()
+        told = carried.driven.interrupted_by
+        self.warnings += [{"code": "interrupted", "text": loss} for loss in losses if loss != told]
+        return carried
+
+    def _close(self, writer: RunWriter, carried: Carried) -> int | None:
+        """The signal that ended the run at once, if one did. Raises NoVerdictError where the disk is at fault."""
+        closing = self._closing(carried)
+        if len(self.signals) > 1:
+            writer.abandon(closing)
+            return self.signals[0]
+        failure = carried.unwritten
+        if failure is None:
+            try:
+                writer.close(closing)
+            except RunDirError as problem:
+                failure = str(problem)
+        if failure is None:
+            return None
+        writer.abandon(closing)
+        kept = (
+            f"`loadgen report {writer.path}` reads what was kept" if writer.path.is_dir() else "nothing could be kept"
+        )
+        raise NoVerdictError(f"{failure}; {kept}")
 
     # --- before the run --------------------------------------------------------------------------------------------
 
@@ -175,31 +220,37 @@ class _Measurement:
         if count := await prime(self.access, body, primers):
             self._tell(f"primed {count} shared prefixes")
 
-    def _engine(self, body: BodyOptions) -> "HttpEngine | HttpxEngine":
-        access = self.access
-        http = replace(
-            self.options.http, headers=access.headers, api_key=access.api_key, tls=access.tls, proxy=access.proxy
+    def _share(self, body: BodyOptions, calibration: Calibration) -> Share:
+        options = self.options
+        return Share(
+            schedule=self.schedule,
+            calibration=calibration,
+            access=self.access,
+            body=body,
+            http=options.http,
+            transport=options.transport,
+            max_in_flight=options.max_in_flight,
+            tokenizer=options.tokenizer,
+            ca_file=options.ca_file,
+            client_cert=options.client_cert,
+            priority=options.priority,
         )
-        if self.options.transport == "httpx":
-            from loadgen.openai_httpx import HttpxEngine
-
-            return HttpxEngine(access.target, body, http, self.clock)
-        return HttpEngine(access.target, body, http, self.clock)
 
     # --- while it lasts --------------------------------------------------------------------------------------------
 
-    @contextlib.asynccontextmanager
-    async def _refreshed_clock(self) -> AsyncIterator[None]:
-        async def refresh() -> None:
-            while True:
-                await asyncio.sleep(1.0)
-                self.clock.refresh()
+    @contextlib.contextmanager
+    def _undisturbed(self) -> Iterator[str]:
+        """Keeps this process measuring, if it is the one that does; yields how those that do are scheduled.
 
-        task = asyncio.create_task(refresh())
-        try:
-            yield
-        finally:
-            task.cancel()
+        Workers are permitted what we are, so that it can be told before they run.
+        """
+        with contextlib.ExitStack() as while_measuring:
+            scheduling = while_measuring.enter_context(host.priority(self.options.priority))
+            if self.workers > 1:
+                while_measuring.close()
+            else:
+                while_measuring.enter_context(host.quiet_gc())
+            yield scheduling
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
@@ -220,9 +271,10 @@ class _Measurement:
             os._exit(128 + number)
         again = len(self.signals) > 1
         self.stop.set(number.name, at_once=again)
-        if not again and self.live.in_flight:
+        count = "the" if self.workers > 1 else self.live.in_flight  # what workers have told is up to a second old
+        if not again and count:
             drain_s = self.schedule.drain_ns / 1e9
-            waiting = f"waiting up to {drain_s:g} s for {self.live.in_flight} open streams"
+            waiting = f"waiting up to {drain_s:g} s for {count} open streams"
             self._tell(f"stopping: {waiting}; once more to end at once")
 
     def _tell(self, text: str) -> None:
@@ -231,7 +283,7 @@ class _Measurement:
 
     # --- what is written -------------------------------------------------------------------------------------------
 
-    def _meta(self, model: str) -> dict[str, Any]:
+    def _meta(self, model: str, scheduling: str) -> dict[str, Any]:
         limits = asdict(self.options.http.limits)
         return {
             "format_version": 1,
@@ -250,22 +302,26 @@ class _Measurement:
             "timestamp_source": None,
             "started_at": datetime.now(UTC).isoformat(timespec="seconds"),
             "versions": versions(),
-            "host": host.facts(),
+            "host": host.facts() | {"scheduling": scheduling},
+            "workers": self.workers,
             "limits": limits | {"max_in_flight": self.options.max_in_flight, "retries": self.options.http.retries},
             "gate": dict(self.options.gate),
             "complete": False,
             "interrupted_by": None,
-            "warnings": self.access.warnings(),
+            "warnings": self.warnings,
         }
 
-    def _closing(self, driven: Driven, engine: "HttpEngine | HttpxEngine") -> dict[str, Any]:
+    def _closing(self, carried: Carried) -> dict[str, Any]:
+        driven = carried.driven
+        stepped_ns = max(self.clock.stepped_ns, carried.stepped_ns)
         return {
             "complete": driven.interrupted_by is None,
             "interrupted_by": driven.interrupted_by,
-            "timestamp_source": engine.timestamp_source,
+            "timestamp_source": carried.timestamp_source,
             "stages": [asdict(stage) for stage in driven.stages],
-            "clock": {"epoch_ns_at_start": self.clock.epoch_ns_at_start, "stepped_ns": self.clock.stepped_ns},
+            "clock": {"epoch_ns_at_start": self.clock.epoch_ns_at_start, "stepped_ns": stepped_ns},
             "duration_s": driven.ended_ns / 1e9,
+            "warnings": self.warnings,
         }
 
 

@@ -2,6 +2,8 @@
 
 import asyncio
 from collections import Counter, deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Self
 
 import numpy as np
@@ -37,15 +39,47 @@ class Speeds:
         self.ttft = HdrHistogram(1, LONGEST, 3)
         self.itl = HdrHistogram(1, LONGEST, 3)
 
-    def add(self, record: RequestRecord) -> None:
-        if record.outcome != "ok" or record.sent_ns is None or not record.arrival_ns:
+    def add(self, ttft: Mapping[int, int], itl: Mapping[int, int]) -> None:
+        """Each value, in UNIT_NS, as often as it is said to have come."""
+        for histogram, values in ((self.ttft, ttft), (self.itl, itl)):
+            for value, count in values.items():
+                histogram.record_value(min(max(1, value), LONGEST), count)
+
+
+@dataclass
+class Tally:
+    """What has ended since it was last told; can be sent to another process.
+
+    Attributes:
+        ttft, itl: By stage, how often each value (in UNIT_NS) came.
+    """
+
+    outcomes: Counter[str] = field(default_factory=Counter)
+    measured: int = 0
+    stalls: int = 0
+    tokens: int = 0
+    ttft: dict[str, Counter[int]] = field(default_factory=dict)
+    itl: dict[str, Counter[int]] = field(default_factory=dict)
+
+    def add(self, record: RequestRecord, schedule: Schedule) -> None:
+        self.outcomes[record.outcome] += 1
+        self.measured += any(stage.measured and stage.name == record.stage for stage in schedule.stages)
+        if record.outcome in NEVER_SENT:
             return
-        self.ttft.record_value(min(max(1, (record.arrival_ns[0] - record.sent_ns) // UNIT_NS), LONGEST))
+        stall = schedule.workload.stall
+        self.stalls += stalls(record, round(stall.floor * 1e9), stall.factor)
+        self.tokens += record.completion_tokens or len(record.arrival_ns)
+        if record.outcome == "ok" and record.sent_ns is not None and record.arrival_ns:
+            self._time(record, record.arrival_ns[0] - record.sent_ns)
+
+    def _time(self, record: RequestRecord, ttft_ns: int) -> None:
+        self.ttft.setdefault(record.stage, Counter())[ttft_ns // UNIT_NS] += 1
         per_token_ns, tokens = token_gaps(record)
         values, where = np.unique(per_token_ns // UNIT_NS, return_inverse=True)
         # One entry per distinct value: a request of a thousand tokens must not hold up the loop.
+        itl = self.itl.setdefault(record.stage, Counter())
         for value, count in zip(values.tolist(), np.bincount(where, tokens).tolist(), strict=True):
-            self.itl.record_value(min(max(1, value), LONGEST), int(count))
+            itl[value] += int(count)
 
 
 def token_gaps(record: RequestRecord) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -100,16 +134,23 @@ class Progress:
         self._task: asyncio.Task[None] | None = None
 
     def add(self, record: RequestRecord) -> None:
+        if self.enabled:
+            one = Tally()
+            one.add(record, self.schedule)
+            self.merge(one)
+
+    def merge(self, tally: Tally) -> None:
+        """Adds what has ended, here or in another process."""
         if not self.enabled:
             return
-        self.outcomes[record.outcome] += 1
-        self.measured += any(stage.measured and stage.name == record.stage for stage in self.schedule.stages)
-        if record.outcome in NEVER_SENT:
-            return
-        stall = self.schedule.workload.stall
-        self.stalls += stalls(record, round(stall.floor * 1e9), stall.factor)
-        self.speeds.setdefault(record.stage, Speeds()).add(record)
-        self._tokens.append((self.clock.now_ns(), record.completion_tokens or len(record.arrival_ns)))
+        self.outcomes += tally.outcomes
+        self.measured += tally.measured
+        self.stalls += tally.stalls
+        for stage, ttft in tally.ttft.items():
+            if stage not in self.speeds:  # 300 KB that refer to themselves: one too many would stay for the whole run
+                self.speeds[stage] = Speeds()
+            self.speeds[stage].add(ttft, tally.itl[stage])
+        self._tokens.append((self.clock.now_ns(), tally.tokens))
 
     async def __aenter__(self) -> Self:
         if self.enabled:

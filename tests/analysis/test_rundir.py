@@ -1,5 +1,6 @@
 """The run directory: what goes in comes out, whatever cut the writing short; strangers' files give one line."""
 
+import errno
 import json
 import shutil
 from collections.abc import Callable
@@ -11,11 +12,12 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from analysis import rundir
 from analysis.columns import CHUNKS, REQUESTS
 from analysis.journal import read_journal
 from analysis.record import KINDS, RequestRecord
 from analysis.run import Run
-from analysis.rundir import RunDirError, RunWriter, read_run, write_summary
+from analysis.rundir import RunDirError, RunJournal, RunWriter, read_meta, read_run, write_summary
 from analysis.summary import summarize
 from tests.analysis.any_records import any_records
 from tests.analysis.records import meta, record
@@ -67,6 +69,67 @@ def test_a_journal_cut_at_any_byte_gives_the_whole_batches_before(tmp_path: Path
         if cut in (0, sizes[0] - 1, sizes[0], sizes[1] + 5):
             assert list(read_run(folder).requests["request_id"]) == names
             assert read_run(folder).meta["complete"] is False
+
+
+def two_workers(folder: Path) -> RunWriter:
+    """A run whose workers have come to their end."""
+    writer = RunWriter.create(folder, meta())
+    writer.append_server([{"t_ns": 1, "name": "running", "value": 3.0}])
+    for worker, names in enumerate(("ac", "b")):
+        journal = RunJournal.of_worker(folder, worker)
+        journal.append([record(name, [10, 20], due=10 * ord(name), usage=2, worker=worker) for name in names])
+        journal.append_client({"t_ns": 1, "worker": worker, "cpu_share": 0.5})
+        journal.end()
+    return writer
+
+
+def test_the_journals_of_workers_are_one_run_before_its_end_and_after(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    writer = two_workers(folder)
+    before = read_run(folder)
+    assert list(before.requests["request_id"]) == ["a", "b", "c"]
+    assert before.client is not None
+    assert before.client["worker"].tolist() == [0, 1]
+    assert before.server is not None
+    writer.close({})
+    same(read_run(folder), before)
+    assert not list(folder.glob("*.bin"))
+
+
+def test_a_process_killed_between_results_and_journals_loses_nothing(tmp_path: Path) -> None:
+    """Once the requests are there as Parquet, a journal that is left counts no more."""
+    folder = tmp_path / "run"
+    writer = two_workers(folder)
+    kept = {path.name: path.read_bytes() for path in folder.glob("journal-1.bin")}
+    before = read_run(folder)
+    writer.close({})
+    for name, content in kept.items():
+        (folder / name).write_bytes(content)
+    same(read_run(folder), before)
+
+
+def test_results_that_the_disk_does_not_take_leave_the_journals(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    folder = tmp_path / "run"
+    writer = two_workers(folder)
+    with monkeypatch.context() as patched:
+        patched.setattr(rundir.pq.ParquetWriter, "write_table", full)
+        with pytest.raises(RunDirError, match="cannot write the results: No space left"):
+            writer.close({})
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "journal-0.bin",
+        "journal-1.bin",
+        "journal.bin",
+        "run.json",
+    ]
+    assert len(read_run(folder).requests) == 3
+    writer.abandon({"interrupted_by": "the disk was full", "complete": True})
+    assert read_meta(folder)["interrupted_by"] == "the disk was full"
+    assert read_meta(folder)["complete"] is False
 
 
 def test_a_flipped_byte_ends_the_journal_there(tmp_path: Path) -> None:
@@ -149,6 +212,11 @@ def write(name: str, text: str) -> Callable[[Path], None]:
     return lambda folder: (folder / name).write_text(text) and None
 
 
+def journal_of_a_stranger(folder: Path) -> None:
+    (folder / "requests.parquet").unlink()
+    (folder / "journal.bin").write_text("something else")
+
+
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
@@ -158,7 +226,7 @@ def write(name: str, text: str) -> Callable[[Path], None]:
         (write("run.json", '{"format_version": 2}'), r"format version 2; this loadgen reads 1"),
         (write("run.json", '{"format_version": 1, "stages": [7]}'), r"stages: expected a list"),
         (write("requests.parquet", "no"), r"requests\.parquet: cannot read: "),
-        (write("journal.bin", "something else"), r"not a journal of this format"),
+        (journal_of_a_stranger, r"not a journal of this format"),
         (lambda folder: (folder / "chunks.parquet").unlink(), r"chunks\.parquet: missing"),
         (drop("outcome"), r"no column 'outcome'"),
         (retype, r"column 'sent_ns': expected int64"),

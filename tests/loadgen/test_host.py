@@ -1,6 +1,7 @@
 import asyncio
 import gc
 import json
+import os
 import resource
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ import pytest
 
 from loadgen import host
 from loadgen.drive import Live
-from loadgen.host import AMPLE_FILES, ClientSampler, HostError, facts, quiet_gc, raise_fd_limit
+from loadgen.host import AMPLE_FILES, ClientSampler, HostError, facts, priority, quiet_gc, raise_fd_limit, scheduling
 from tests.loadgen.virtual import VirtualClock, run_virtual
 
 MS = 1_000_000
@@ -100,6 +101,59 @@ def test_quiet_gc_leaves_the_collector_as_it_was(enabled: bool) -> None:
         gc.enable()
 
 
+class Kernel:
+    """What it thinks of one thread, and what it permits; stands in for the calls of `os`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, realtime: bool, nice: bool, policy: int = 0, niceness: int = 0):
+        self.realtime, self.nice, self.policy, self.niceness = realtime, nice, policy, niceness
+        self.set: set[int] = set()
+        for name in ("sched_getscheduler", "sched_setscheduler", "sched_getparam", "getpriority", "setpriority"):
+            monkeypatch.setattr(os, name, getattr(self, name))
+
+    def sched_getscheduler(self, thread: int) -> int:
+        return self.policy
+
+    def sched_getparam(self, thread: int) -> "os.sched_param":
+        return os.sched_param(10)
+
+    def getpriority(self, which: int, thread: int) -> int:
+        return self.niceness
+
+    def sched_setscheduler(self, thread: int, policy: int, param: "os.sched_param") -> None:
+        if policy == os.SCHED_FIFO and not self.realtime:
+            raise PermissionError
+        self.set.add(thread)
+        self.policy = policy
+
+    def setpriority(self, which: int, thread: int, niceness: int) -> None:
+        if niceness < self.niceness and not self.nice:
+            raise PermissionError
+        self.set.add(thread)
+        self.niceness = niceness
+
+
+@pytest.mark.parametrize(
+    ("permitted", "had", "wanted", "inside"),
+    [
+        ((True, True), (os.SCHED_OTHER, 0), True, "SCHED_FIFO 10"),
+        ((False, True), (os.SCHED_OTHER, 0), True, "nice -10"),
+        ((False, False), (os.SCHED_OTHER, 0), True, "normal"),
+        ((True, True), (os.SCHED_OTHER, 0), False, "normal"),
+        ((True, True), (os.SCHED_OTHER, 5), True, "nice 5"),  # the user's own choices stay
+        ((True, True), (os.SCHED_RR, 0), True, "SCHED_RR 10"),
+        ((True, True), (os.SCHED_IDLE, 0), True, "SCHED_IDLE"),
+    ],
+)
+def test_priority_is_raised_as_far_as_permitted_and_given_back(
+    permitted: tuple[bool, bool], had: tuple[int, int], wanted: bool, inside: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel = Kernel(monkeypatch, *permitted, *had)
+    with priority(wanted) as told:
+        assert told == scheduling() == inside
+    assert (kernel.policy, kernel.niceness) == had
+    assert kernel.set <= {int(name) for name in os.listdir("/proc/self/task")}, "nobody else's thread was touched"
+
+
 def sample(seconds: float, blocks: list[tuple[int, int]]) -> list[dict[str, Any]]:
     """Samples of a loop that something holds up: at an instant, for so long (both in ms)."""
 
@@ -124,7 +178,7 @@ def test_a_free_loop_has_no_lag() -> None:
     assert [first["t_ns"], second["t_ns"]] == pytest.approx([1000 * MS, 2000 * MS])
     assert first["loop_lag_max_s"] < 1e-9
     assert first["loop_lag_mean_s"] < 1e-9
-    assert (first["cpu_share"], first["in_flight"]) == (pytest.approx(0.25), 7)
+    assert (first["cpu_share"], first["in_flight"], first["worker"]) == (pytest.approx(0.25), 7, 0)
 
 
 def test_a_loop_that_is_held_up_is_late_for_its_timer() -> None:

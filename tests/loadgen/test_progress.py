@@ -1,7 +1,9 @@
 """The live panel: its numbers by hand, its text by rendering it, and its silence where there is no terminal."""
 
 import asyncio
+import gc
 import io
+import pickle
 from array import array
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +13,7 @@ from rich.console import Console
 
 from analysis.record import RequestRecord
 from loadgen.drive import Live
-from loadgen.progress import Progress, stalls, token_gaps
+from loadgen.progress import Progress, Speeds, Tally, stalls, token_gaps
 from tests.loadgen.plans import main_stage, warmup
 from tests.loadgen.virtual import VirtualClock, run_virtual
 from workloads.schedule import Stage
@@ -188,3 +190,78 @@ def test_the_last_panel_stands_and_has_everything() -> None:
 @pytest.mark.parametrize(("is_terminal", "enabled"), [(False, True), (True, False)])
 def test_silent_without_a_terminal_or_when_told(is_terminal: bool, enabled: bool) -> None:
     assert shown(is_terminal, enabled) == ("", 0)
+
+
+MIXED = [
+    *(record(100 + i, 120 + i, 141 + i, 900 + i, completion=4) for i in range(20)),
+    *(record(400, 420, 440, completion=3, stage="warmup") for _ in range(3)),
+    record(outcome="broken"),
+    record(outcome="skipped"),
+]
+
+
+def percentiles(speeds: Speeds) -> list[int]:
+    return [each.get_value_at_percentile(q) for each in (speeds.ttft, speeds.itl) for q in (0, 50, 95, 99, 100)]
+
+
+def test_what_workers_have_counted_adds_up_to_what_one_process_would_have() -> None:
+    async def main() -> None:
+        schedule, clock = plan(warmup(100), main_stage(1000, start_ms=100)), VirtualClock()
+        alone, together = (Progress(schedule, clock, Live(), console=terminal()[0]) for _ in range(2))
+        workers = [Tally(), Tally(), Tally()]
+        for number, made in enumerate(MIXED):
+            alone.add(made)
+            workers[number % 3].add(made, schedule)
+            if number % 5 == 4:  # now and then they tell, and start anew
+                for worker in workers:
+                    together.merge(pickle.loads(pickle.dumps(worker)))
+                workers = [Tally(), Tally(), Tally()]
+        for worker in workers:
+            together.merge(worker)
+        assert (together.outcomes, together.measured) == (alone.outcomes, alone.measured)
+        assert together.stalls == alone.stalls == 20
+        assert together.tokens_per_s(10**9) == alone.tokens_per_s(10**9)
+        assert together.speeds.keys() == alone.speeds.keys() == {"main", "warmup"}
+        for stage in alone.speeds:
+            assert percentiles(together.speeds[stage]) == percentiles(alone.speeds[stage])
+
+    run_virtual(main())
+
+
+def test_counting_leaves_nothing_for_the_garbage_collector() -> None:
+    """It is off while a run lasts, and every histogram left behind would be 140 KB."""
+
+    async def main() -> int:
+        progress = Progress(plan(main_stage(1000)), VirtualClock(), Live(), console=terminal()[0])
+        progress.add(MIXED[0])
+        gc.collect()
+        gc.disable()
+        for made in MIXED:
+            progress.add(made)
+            progress.console.print(progress.panel())
+        return gc.collect()
+
+    try:
+        assert run_virtual(main()) < 5
+    finally:
+        gc.enable()
+
+
+def test_the_panel_of_several_processes_is_fed_by_what_they_tell() -> None:
+    async def main() -> str:
+        clock = VirtualClock()
+        clock.start(0)
+        await clock.sleep_until(4000 * MS)
+        console, out = terminal()
+        schedule = plan(main_stage(60_000))
+        progress = Progress(schedule, clock, Live(sent=9, in_flight=1), console=console)
+        for _ in range(2):
+            tally = Tally()
+            tally.add(record(100, 120, 140, 160, completion=4), schedule)
+            progress.merge(tally)
+        console.print(progress.panel())
+        return out.getvalue()
+
+    text = run_virtual(main())
+    assert "9 sent   1 in flight   2 ok   0 failed   2 tok/s" in text
+    assert "TTFT p50 100 ms" in text

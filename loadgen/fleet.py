@@ -1,0 +1,264 @@
+"""A run on several local processes: here they are started, told what to do, and heard. See `loadgen.worker`.
+
+Nothing is shared but the instant of the start and the run directory, where each has a journal of its own. A worker that
+dies costs the rest of its share, and nothing else.
+"""
+
+import asyncio
+import contextlib
+import math
+import signal
+import socket
+import sys
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from loadgen.clock import RunClock
+from loadgen.drive import Driven, Live, Stop
+from loadgen.host import HostError
+from loadgen.progress import Tally
+from loadgen.share import Carried, Share
+from loadgen.worker import Wire
+from workloads.request import Session
+from workloads.schedule import Schedule, Stage
+
+TOKENS_PER_S = 25_000
+"""What one process on one core is trusted to receive; three times as many have been measured on a quiet machine."""
+
+SAMPLE_SESSIONS = 1_000
+START_AHEAD_NS = 100_000_000
+"""From the word to start to the start of the run: time for the word to reach all."""
+
+KILL_S = 5.0
+"""How long a worker may take to end when it was told to end at once, or after its last word."""
+
+
+def worker_count(schedule: Schedule, asked: int | None, max_in_flight: int | None, cores: int) -> int:
+    """How many processes are to carry a run: as many as were `asked` for, but none without a user or a slot.
+
+    None asks for as many as the planned rate of tokens needs, and never for more than there are cores. A closed loop,
+    whose rate nobody has planned, then has one.
+    """
+    if asked is None:
+        asked = min(cores, math.ceil(planned_tokens_per_s(schedule) / TOKENS_PER_S))
+    most = [limit for limit in (schedule.concurrency, max_in_flight) if limit is not None]
+    return max(1, min([asked, *most]))
+
+
+def planned_tokens_per_s(schedule: Schedule) -> float:
+    """Output tokens per second that the busiest stage asks for; 0 in a closed loop."""
+    rate_rps = max((stage.offered_rps or 0.0 for stage in schedule.stages), default=0.0)
+    if not rate_rps:
+        return 0.0
+    asked = [tokens for session in islice(schedule.sessions(), SAMPLE_SESSIONS) for tokens in _output_tokens(session)]
+    return rate_rps * sum(asked) / len(asked) if asked else 0.0
+
+
+def _output_tokens(session: Session) -> list[int]:
+    return [turn.output_tokens for one in session.rounds for turn in one.turns]
+
+
+class Fleet:
+    """Carries shares on a process each.
+
+    Args:
+        clock: Not started yet; it tells the workers when the run starts.
+        stop: Reaches all workers; one that gives up sets it.
+        live: Is kept up to date, once a second.
+        on_tally: Called with what has ended in a worker since it last told.
+        tell: Called with a line for the user.
+    """
+
+    def __init__(
+        self,
+        shares: Sequence[Share],
+        folder: Path,
+        clock: RunClock,
+        stop: Stop,
+        live: Live,
+        on_tally: Callable[[Tally], None],
+        tell: Callable[[str], None],
+    ) -> None:
+        self._folder = folder
+        self._clock = clock
+        self._stop = stop
+        self._live = live
+        self._on_tally = on_tally
+        self._tell = tell
+        self._members = [_Member(share, len(shares)) for share in shares]
+        self._losses: list[str] = []
+
+    async def carry(self) -> tuple[Carried, list[str]]:
+        """What came of all shares together, and what befell the workers that did not come to their end.
+
+        Raises HostError where a worker does not get as far as the start.
+        """
+        tasks: list[asyncio.Task[None]] = []
+        try:
+            await asyncio.gather(*(member.launch(self._folder.absolute()) for member in self._members))
+            heard = [asyncio.create_task(self._hear(member)) for member in self._members]
+            tasks = [*heard, asyncio.create_task(self._pass_on_stop())]
+            await asyncio.gather(*(member.ready.wait() for member in self._members))
+            self._start()
+            await asyncio.gather(*heard)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*(member.end() for member in self._members))
+        return self._together(), self._losses
+
+    def _start(self) -> None:
+        for member in self._members:
+            if member.gone:
+                raise HostError(f"{member.name} did not start: {member.last_words()}")
+        self._clock.start(START_AHEAD_NS)
+        self._send("start", self._clock.origin_ns)
+
+    def _send(self, *message: Any) -> None:
+        for member in self._members:
+            member.wire.send(*message)
+
+    async def _pass_on_stop(self) -> None:
+        await self._stop.wait()
+        self._send("stop", self._stop.reason, False)
+        await self._stop.wait(at_once=True)
+        self._send("stop", self._stop.reason, True)
+        await asyncio.sleep(KILL_S)
+        for member in self._members:
+            member.kill()
+
+    async def _hear(self, member: "_Member") -> None:
+        """Everything that a worker says, to its end."""
+        while (message := await member.wire.receive()) is not None:
+            match message:
+                case ("ready",):
+                    member.ready.set()
+                case ("tick", tally, sent, in_flight):
+                    member.live = Live(sent, in_flight)
+                    self._on_tally(tally)
+                    self._sum_up()
+                case ("stop", reason, at_once):
+                    self._stop.set(reason, at_once)
+                case ("done", carried):
+                    member.carried = carried
+        started = member.ready.is_set()
+        member.gone = True
+        member.ready.set()
+        if started and member.carried is None:
+            await self._lose(member)
+
+    def _sum_up(self) -> None:
+        self._live.sent = sum(member.live.sent for member in self._members)
+        self._live.in_flight = sum(member.live.in_flight for member in self._members)
+
+    async def _lose(self, member: "_Member") -> None:
+        member.live = Live(member.live.sent, 0)
+        self._sum_up()
+        after_s = max(0, self._clock.now_ns()) / 1e9
+        what = f"{member.name} {await member.fate()} after {after_s:.1f} s: the rest of its share is missing"
+        self._losses.append(what)
+        self._tell(what)
+
+    def _together(self) -> Carried:
+        """As if one process had carried everything."""
+        parts = [member.carried for member in self._members if member.carried is not None]
+        planned, now_ns = self._members[0].share.schedule.stages, max(0, self._clock.now_ns())
+        driven = [part.driven for part in parts] or [Driven(_closed(planned, now_ns), now_ns, None)]
+        reasons = [self._stop.reason, *(each.interrupted_by for each in driven), *self._losses]
+        return Carried(
+            Driven(_stages(driven), max(each.ended_ns for each in driven), next(filter(None, reasons), None)),
+            "kernel" if parts and all(part.timestamp_source == "kernel" for part in parts) else "user",
+            max((part.stepped_ns for part in parts), default=0),
+            next((part.unwritten for part in parts if part.unwritten), None),
+        )
+
+
+class _Member:
+    """One worker, as seen from here."""
+
+    def __init__(self, share: Share, of: int) -> None:
+        self.share = share
+        self.name = f"worker {share.worker + 1} of {of}"
+        self.live = Live()
+        self.ready = asyncio.Event()
+        self.gone = False
+        self.carried: Carried | None = None
+        self._process: asyncio.subprocess.Process | None = None
+        self._errors: asyncio.Task[None] | None = None
+        self._said: deque[str] = deque(maxlen=1)
+
+    async def launch(self, folder: Path) -> None:
+        """A process in a session of its own: Ctrl-C reaches it from here, when we have made up our mind."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "loadgen.worker", str(theirs.fileno()),
+                pass_fds=(theirs.fileno(),),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.DEVNULL,
+                stderr=asyncio.subprocess.PIPE,
+                start_new_session=True,
+            )  # fmt: skip
+        self._errors = asyncio.create_task(self._keep_last_words())
+        self.wire = await Wire.over(ours)
+        self.wire.send("carry", self.share, folder)
+
+    async def _keep_last_words(self) -> None:
+        assert self._process is not None
+        assert self._process.stderr is not None
+        while data := await self._process.stderr.read(65_536):
+            self._said.extend(line for line in data.decode(errors="replace").splitlines() if line.strip())
+
+    def last_words(self) -> str:
+        return self._said[-1] if self._said else "it said nothing"
+
+    async def fate(self) -> str:
+        """What became of the process; it has fallen silent, and a moment later it should be over."""
+        status = await self._wait()
+        if status < 0:
+            return f"was ended by {signal.Signals(-status).name}"
+        return f"ended with status {status} ({self.last_words()})"
+
+    def kill(self) -> None:
+        if self._process is not None and self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
+
+    async def end(self) -> None:
+        """Lets it end by itself if it has said its last word, and sees to it that it is over."""
+        if self._process is None:
+            return
+        if self.carried is None:
+            self.kill()
+        await self._wait()
+        if self._errors is not None:
+            await self._errors
+        await self.wire.close()
+
+    async def _wait(self) -> int:
+        assert self._process is not None
+        try:
+            async with asyncio.timeout(KILL_S):
+                return await self._process.wait()
+        except TimeoutError:
+            self.kill()
+            return await self._process.wait()
+
+
+def _stages(driven: Sequence[Driven]) -> tuple[Stage, ...]:
+    """The stages as they were: one ends where the last worker ended it."""
+    longest = max((each.stages for each in driven), key=len)
+    ends_ns = [
+        max(each.stages[at].end_ns or 0 for each in driven if at < len(each.stages)) for at in range(len(longest))
+    ]
+    return tuple(replace(stage, end_ns=end_ns) for stage, end_ns in zip(longest, ends_ns, strict=True))
+
+
+def _closed(stages: Sequence[Stage], now_ns: int) -> tuple[Stage, ...]:
+    """Those that had begun, ended now if not before."""
+    begun = [stage for stage in stages if stage.start_ns <= now_ns] or stages[:1]
+    return tuple(replace(stage, end_ns=min(now_ns, stage.end_ns or now_ns)) for stage in begun)
