@@ -261,6 +261,9 @@ class _Drive:
         has_slot = await self.ending.unless_closed(self.slots.acquire)
         self._count_started(1)
         start_ns = self.clock.now_ns()
+        if has_slot and self.ending.comes_before(start_ns):  # freed at the very end, or a little after it
+            self.slots.release()
+            has_slot = False
         if has_slot:
             record = await self._send(request)
             since_ns = start_ns if record.sent_ns is None else record.sent_ns
