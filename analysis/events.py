@@ -77,8 +77,9 @@ class Gaps:
         return order_within(self.gap_ns, self.row)
 
 
-def gaps_of(events: Events) -> Gaps:
-    end = np.flatnonzero(events.row[1:] == events.row[:-1]) + 1
-    sizes = np.maximum(events.per_request - 1, 0)
+def gaps_of(events: Events, all_known: bool = True) -> Gaps:
+    """The gaps; none where the events are not all of them (`all_known`)."""
+    end = np.flatnonzero((events.row[1:] == events.row[:-1]) & all_known) + 1
+    sizes = np.maximum(events.per_request - 1, 0) * all_known
     gap_ns = np.maximum(events.arrival_ns[end] - events.arrival_ns[end - 1], 0)
     return Gaps(events.row[end], gap_ns, end, np.concatenate([[0], np.cumsum(sizes)]))

@@ -8,7 +8,7 @@ from analysis.latency import gap_samples
 from analysis.quantiles import Bools, Floats, block
 from analysis.record import KINDS, THINKING
 from analysis.run import Run
-from analysis.stalls import Stalls
+from analysis.stalls.episodes import Stalls
 
 
 def phases(run: Run, rows: Bools, part: dict[str, Any], found: Stalls) -> dict[str, Any]:
@@ -39,7 +39,7 @@ def phases(run: Run, rows: Bools, part: dict[str, Any], found: Stalls) -> dict[s
 def _split(run: Run, rows: Bools, found: Stalls) -> dict[str, Any]:
     streams = rows & run.streamed
     thinking = run.events.kind == THINKING
-    if not thinking[streams[run.events.row]].any():
+    if "gap" in run.undefined or not thinking[streams[run.events.row]].any():
         return {"thinking": None, "answer": None}
     kinds = np.arange(len(KINDS)) == THINKING
     answer = _phase(run, streams, ~kinds, found) | {"silence_s": block(_silence_s(run, streams))}

@@ -65,13 +65,18 @@ class Run:
     def _columns(self) -> dict[str, Floats]:
         return {}
 
+    @property
+    def undefined(self) -> Mapping[str, str]:
+        """What cannot be known of a run that another tool measured: the reason by metric."""
+        return self.meta.get("undefined") or {}
+
     @cached_property
     def events(self) -> Events:
         return _events(self.requests, self.chunks)
 
     @cached_property
     def gaps(self) -> Gaps:
-        return gaps_of(self.events)
+        return gaps_of(self.events, all_known="gap" not in self.undefined)
 
     @cached_property
     def ok(self) -> Bools:
@@ -91,7 +96,7 @@ class Run:
     def tokens_unknown(self) -> Bools:
         """The streams with gaps whose events hold unknown numbers of tokens: they have no inter-token latency."""
         told = np.append(self.events.tokens, UNKNOWN)[self.events.starts[:-1]]  # k is known for all events or none
-        unknown: Bools = (told == UNKNOWN) & (self.events.per_request > 1)
+        unknown: Bools = (told == UNKNOWN) & (np.diff(self.gaps.starts) > 0)
         return self.streamed & unknown
 
     @cached_property

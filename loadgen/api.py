@@ -48,4 +48,4 @@ def _arguments(workload: str, flags: Mapping[str, Any]) -> dict[str, Any]:
     unknown = set(flags) - set(known)
     if unknown:
         raise UsageError(f"loadgen.run: no flag {unknown.pop()!r}; `loadgen run --help` lists them")
-    return known | {"quiet": True} | flags | {"workload": str(workload)}
+    return {**known, "quiet": True, **flags, "workload": str(workload)}

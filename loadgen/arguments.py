@@ -127,7 +127,22 @@ def run_options(arguments: Mapping[str, Any], target: str, model: str | None, ou
         quiet=arguments["quiet"],
         tokenizer=tokenizer,
         gate=gate_rules(arguments),
+        workers=_workers(arguments["workers"]),
+        priority=not arguments["no_priority"],
+        ca_file=arguments["ca_file"],
+        client_cert=arguments["client_cert"],
+        metrics=tuple(arguments["metrics"] or ()),
+        own_metrics=not arguments["no_metrics"],
     )
+
+
+def _workers(text: str) -> int | None:
+    """How many processes; None for auto."""
+    if text == "auto":
+        return None
+    if not text.isascii() or not text.isdigit() or not int(text):
+        raise UsageError(f"--workers {text}: expected a number of processes, or auto")
+    return int(text)
 
 
 def access_of(arguments: Mapping[str, Any], target: str) -> "Access":

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from analysis.capacity import Point, Search, point_of
+from analysis.capacity.search import Point, Search, point_of
 from loadgen.errors import UsageError
 
 BOOK = "capacity.json"

@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Optional
 
 import typer
 
@@ -12,10 +12,13 @@ from loadgen.flags import (
     Body,
     Format,
     MaxErrors,
+    MaxInFlight,
     Model,
     OutDir,
     Output,
+    Quiet,
     RunDir,
+    Seed,
     Slo,
     StrictPoint,
     Target,
@@ -35,15 +38,21 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+FAULTS = (
+    "pause:every=10s,for=1s freeze:after=20,for=2s buffer:bytes=16384 burst:tokens=0 reset:after=20 error:after=20 "
+    "reject:status=429,retry-after=1s slow-headers:for=500ms"
+)
+
 
 @app.command()
-@takes(flags.load, flags.gate, flags.access, flags.request, flags.screen)
+@takes(flags.load, flags.gate, flags.access, flags.request, flags.machine, flags.screen)
 def run(
     workload: Workload,
     target: Target = None,
     model: Model = None,
     out: OutDir = None,
     format_: Format = "text",
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="also write the report as a page")] = None,
     **given: Any,
 ) -> None:
     """Run a workload and report each phase on its own.
@@ -90,8 +99,13 @@ def init(
 @app.command()
 def report(
     run_dir: RunDir,
-    format_: Format = "text",
+    format_: Annotated[
+        str, typer.Option("--format", metavar="KIND", help="text, json, markdown, csv, junit, html or vllm")
+    ] = "text",
     output: Output = None,
+    gpu: Annotated[str | None, typer.Option(metavar="NAME", help="html: set times against this GPU's roofline")] = None,
+    model_spec: Annotated[str | None, typer.Option(metavar="NAME", help="html: its model  [llama-3.1-8b]")] = None,
+    tp: Annotated[int, typer.Option(metavar="N", min=1, help="html: GPUs in tensor parallel")] = 1,
     slo: Slo = None,
     max_errors: MaxErrors = None,
     strict_point: StrictPoint = False,
@@ -102,6 +116,61 @@ def report(
     Example: loadgen report runs/20260101-120000-rag --slo 'ttft.p95<800ms'
     """
     _end("report", locals())
+
+
+@app.command()
+def compare(
+    base: Annotated[Path, typer.Argument(metavar="BASE", help="the run directory to compare with")],
+    candidate: Annotated[Path, typer.Argument(metavar="CANDIDATE", help="the run directory in question")],
+    more_base: Annotated[
+        Optional[list[Path]], typer.Option("--base", metavar="DIR", help="a further run of the base")  # noqa: UP045
+    ] = None,
+    more_candidate: Annotated[
+        Optional[list[Path]], typer.Option("--candidate", metavar="DIR", help="a further run of it")  # noqa: UP045
+    ] = None,
+    tolerance: Annotated[str, typer.Option(metavar="SHARE", help="how much worse is no worse")] = "5%",
+    format_: Format = "text",
+    output: Output = None,
+) -> None:
+    """Compare two runs of one workload: is the candidate worse than the base?
+
+    Exit status: 0 nothing is worse, 1 something is worse, 3 something may be worse and the runs are too short to tell.
+
+    Example: loadgen compare runs/before runs/after --tolerance 5%
+    """
+    _end("compare", locals())
+
+
+@app.command()
+def stalls(
+    run_dir: RunDir,
+    format_: TextOrJson = "text",
+    request: Annotated[str | None, typer.Option(metavar="ID", help="one request's timeline instead")] = None,
+) -> None:
+    """Why streams froze: episodes by harm, each with its cause and evidence, who hurts whom, and what fits.
+
+    Example: loadgen stalls runs/20260101-120000-mixed --request req-000042
+    """
+    _end("stalls", locals())
+
+
+@app.command("import")
+def import_(
+    result: Annotated[Path, typer.Argument(metavar="RESULT", help="a detailed result of another tool")],
+    kind: Annotated[
+        str | None, typer.Option(metavar="KIND", help="vllm, sglang, aiperf or guidellm  [found out from its keys]")
+    ] = None,
+    out: OutDir = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="no notes on stderr")] = False,
+) -> None:
+    """Turn another tool's result into a run directory, for report, stalls, gate and compare.
+
+    vLLM: vllm bench serve --save-result --save-detailed; SGLang: bench_serving --output-details; AIPerf:
+    profile_export.jsonl; GuideLLM: benchmarks.json. What the tool did not record stays undefined.
+
+    Example: loadgen report $(loadgen import result.json --out imported)
+    """
+    _end("import_", locals())
 
 
 @app.command()
@@ -167,11 +236,34 @@ def estimate(
 
 
 @app.command()
-@takes(flags.load, flags.gate, flags.access, flags.request, flags.screen)
+@takes(flags.load, flags.gate, flags.engine)
+def simulate(
+    workload: Workload,
+    compare: Annotated[
+        str | None, typer.Option(metavar="A,B,…", help="policies side by side, as in chunked:512,prefill-first")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="also write a run directory")] = None,
+    format_: Format = "text",
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="also write the report as a page")] = None,
+    max_in_flight: MaxInFlight = None,
+    quiet: Quiet = False,
+    **given: Any,
+) -> None:
+    """Run a workload on simulated GPUs in virtual time: an hour of traffic on many replicas takes seconds.
+
+    Exit status as for `loadgen run`. What lies between client and server takes no time; step times are a roofline's.
+
+    Example: loadgen simulate mixed --gpu h100 --replicas 4 --compare chunked:512,chunked:2048,prefill-first
+    """
+    _end("simulate", locals())
+
+
+@app.command()
+@takes(flags.load, flags.gate, flags.access, flags.request, flags.machine, flags.screen, flags.engine)
 def capacity(
     workload: Workload,
     target: Target = None,
-    model: Model = None,
+    simulate: Annotated[bool, typer.Option("--simulate", help="in virtual time, on simulated GPUs")] = False,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="a run directory for each try goes there")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="go on with the search in --out")] = False,
     start: Annotated[float | None, typer.Option(metavar="LOAD", help="the first load  [the workload's own]")] = None,
@@ -197,6 +289,41 @@ def capacity(
 
 
 @app.command()
+@takes(flags.access)
+def interfere(
+    target: Target = None,
+    model: Model = None,
+    streams: Annotated[int, typer.Option(metavar="N", min=1, help="streams that decode all the time")] = 4,
+    lengths: Annotated[
+        str, typer.Option(metavar="N,N,…", help="tokens of the injected prompts; those beyond the context are left out")
+    ] = "512,1024,2048,4096,8192",
+    repeats: Annotated[int, typer.Option(metavar="N", min=2, help="how often each length is injected")] = 3,
+    rest: Annotated[str, typer.Option(metavar="TIME", help="between injections")] = "2s",
+    max_freeze: Annotated[
+        str | None, typer.Option(metavar="TIME", help="fail where a prompt freezes the streams for longer, as in 200ms")
+    ] = None,
+    seed: Seed = None,
+    body: Body = None,
+    out: OutDir = None,
+    from_: Annotated[
+        Path | None, typer.Option("--from", metavar="DIR", help="send nothing: the result of an earlier experiment")
+    ] = None,
+    format_: TextOrJson = "text",
+    quiet: Quiet = False,
+    **given: Any,
+) -> None:
+    """Measure what one long prompt does to streams that decode: a controlled experiment on prefill and decode.
+
+    Streams decode without a pause, prompts of growing length come in between, one at a time. It says beforehand what
+    it will send, and stops by itself. Exit status: 0 a verdict (and no freeze above --max-freeze), 1 a freeze above
+    it, 2 usage, 3 no verdict.
+
+    Example: loadgen interfere --target http://127.0.0.1:8000 --max-freeze 200ms
+    """
+    _end("interfere", locals())
+
+
+@app.command()
 def doctor(format_: TextOrJson = "text") -> None:
     """Look at this machine as a place to measure from: cores, open files, clock, kernel stamps, event loop, priority.
 
@@ -206,19 +333,36 @@ def doctor(format_: TextOrJson = "text") -> None:
 
 
 @app.command()
+@takes(flags.engine)
 def serve(
     host: Annotated[str, typer.Option(metavar="ADDRESS", help="where to listen")] = "127.0.0.1",
     port: Annotated[int, typer.Option(metavar="PORT", help="0: a free one")] = 8000,
-    gpu: Annotated[str, typer.Option(metavar="NAME", help="GPU of the catalog")] = "h100",
-    model: Annotated[str, typer.Option(metavar="NAME", help="model of the catalog")] = "llama-3.1-8b",
-    chunk_tokens: Annotated[int, typer.Option(metavar="N", help="tokens a prefill chunk; 0: whole prompts")] = 2048,
-    max_num_seqs: Annotated[int, typer.Option(metavar="N", help="most sequences in a batch")] = 256,
-    kv_tokens: Annotated[int, typer.Option(metavar="N", help="size of the KV cache; 0: what weights leave")] = 0,
     speed: Annotated[float, typer.Option(metavar="X", help="a faster (2) or slower (0.5) clock")] = 1.0,
+    stop_early_tokens: Annotated[
+        int, typer.Option(metavar="N", help="length at which answers end by themselves; 0: at max_tokens")
+    ] = 0,
+    auto_tool_calls: Annotated[
+        int, typer.Option(metavar="N", help="calls where tool_choice is auto; 0: the answer is text")
+    ] = 0,
+    thinking_field: Annotated[
+        str, typer.Option(metavar="NAME", help="reasoning_content or reasoning")
+    ] = "reasoning_content",
+    inject: Annotated[
+        Optional[list[str]],  # noqa: UP045
+        typer.Option(
+            metavar="FAULT",
+            help=f"a fault, may be repeated; with their defaults: {FAULTS}; each takes share=1 and seed=0 too",
+        ),
+    ] = None,
+    truth: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="when each token was due and sent, and what delayed it: .jsonl or .parquet"),
+    ] = None,
+    **given: Any,
 ) -> None:
-    """Serve a simulated engine over HTTP: prefill and decode share one GPU, by roofline.
+    """Serve a simulated engine over HTTP: prefill and decode share its GPUs, by roofline.
 
-    Example: loadgen serve --port 8000 --chunk-tokens 0
+    Example: loadgen serve --port 8000 --chunk-tokens 0 --inject pause:every=10s,for=1s --truth truth.jsonl
     """
     _end("serve", locals())
 

@@ -14,12 +14,16 @@ from typing import Any
 from loadgen.errors import LoadgenError, UsageError
 
 FORMATS = {
-    "run": ("text", "json", "markdown"),
-    "report": ("text", "json", "markdown"),
+    "run": ("text", "json", "markdown", "csv", "junit"),
+    "report": ("text", "json", "markdown", "csv", "junit", "html", "vllm"),
+    "compare": ("text", "json", "markdown"),
+    "stalls": ("text", "json"),
     "plan": ("text", "json"),
     "probe": ("text", "json"),
     "estimate": ("text", "json", "html"),
+    "simulate": ("text", "json", "markdown", "csv", "junit"),
     "capacity": ("text", "json"),
+    "interfere": ("text", "json"),
     "doctor": ("text", "json"),
 }
 

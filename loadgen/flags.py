@@ -41,7 +41,7 @@ Slo = Annotated[
     Optional[list[str]],  # noqa: UP045
     typer.Option("--slo", metavar="LIMIT", help="a limit to judge by, as in 'ttft.p95<800ms' or 'rag:itl.p99<60ms'"),
 ]
-Format = Annotated[str, typer.Option("--format", metavar="text|json|markdown", help="how results are printed")]
+Format = Annotated[str, typer.Option("--format", metavar="KIND", help="text, json, markdown, csv or junit")]
 Rate = Annotated[str | None, typer.Option(metavar="R", help="open loop: sessions per second, as in 4 or 90/m")]
 Concurrency = Annotated[int | None, typer.Option(metavar="N", help="closed loop: users with one request each")]
 Requests = Annotated[int | None, typer.Option(metavar="N", help="measure this many requests")]
@@ -150,6 +150,24 @@ def request(
     """How requests are sent, and how long they may take."""
 
 
+Workers = Annotated[str, typer.Option(metavar="N|auto", help="processes that send; auto: as many as the tokens need")]
+NoPriority = Annotated[bool, typer.Option("--no-priority", help="do not ask for real-time priority on this machine")]
+Metrics = Annotated[
+    Optional[list[str]],  # noqa: UP045
+    typer.Option("--metrics", metavar="URL", help="scrape this Prometheus endpoint too, as of a GPU exporter"),
+]
+NoMetrics = Annotated[bool, typer.Option("--no-metrics", help="do not scrape the target's /metrics")]
+
+
+def machine(
+    workers: Workers = "auto",
+    no_priority: NoPriority = False,
+    metrics: Metrics = None,
+    no_metrics: NoMetrics = False,
+) -> None:
+    """What of this machine a load may use, and what else is watched."""
+
+
 def gate(
     slo: Slo = None,
     good: Good = None,
@@ -162,3 +180,43 @@ def gate(
 
 def screen(quiet: Quiet = False, no_progress: NoProgress = False) -> None:
     """What is shown while it lasts."""
+
+
+def engine(
+    gpu: Annotated[str, typer.Option(metavar="NAME", help="GPU of the catalog")] = "h100",
+    model: Annotated[str, typer.Option(metavar="NAME", help="model of the catalog, or a config.json")] = "llama-3.1-8b",
+    catalog: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="GPUs and models of your own, laid over the catalog")
+    ] = None,
+    tp: Annotated[int, typer.Option(metavar="N", help="GPUs of one replica, by tensor parallelism")] = 1,
+    dtype: Annotated[
+        str | None, typer.Option(metavar="TYPE", help="weights: bf16, fp8, int8 or int4  [the model's own]")
+    ] = None,
+    kv_dtype: Annotated[str | None, typer.Option(metavar="TYPE", help="cache: bf16 or fp8  [the model's own]")] = None,
+    replicas: Annotated[int, typer.Option(metavar="N", help="replicas of the engine")] = 1,
+    router: Annotated[
+        str, typer.Option(metavar="KIND", help="round-robin, least-loaded, prefix-affinity or long-apart")
+    ] = "round-robin",
+    long_tokens: Annotated[int, typer.Option(metavar="N", help="--router long-apart: a longer prompt is long")] = 4096,
+    long_replicas: Annotated[int, typer.Option(metavar="N", help="--router long-apart: replicas for long prompts")] = 1,
+    policy: Annotated[
+        str, typer.Option(metavar="KIND", help="static, prefill-first, chunked or disaggregated")
+    ] = "chunked",
+    chunk_tokens: Annotated[int, typer.Option(metavar="N", help="tokens of a pass; 0: whole prompts, first")] = 2048,
+    long_prefill_threshold: Annotated[
+        int, typer.Option(metavar="N", help="most tokens of one prompt in a pass; 0: no limit")
+    ] = 0,
+    max_num_seqs: Annotated[int, typer.Option(metavar="N", help="most sequences that run at once")] = 256,
+    kv_tokens: Annotated[int, typer.Option(metavar="N", help="size of the KV cache; 0: what the weights leave")] = 0,
+    prefix_cache: Annotated[bool, typer.Option(help="reuse the KV cache of equal beginnings of prompts")] = True,
+    speculative: Annotated[
+        str, typer.Option(metavar="DRAFT:ACCEPTANCE", help="speculative decoding, as in 4:0.7")
+    ] = "",
+    prefill_replicas: Annotated[
+        int | None, typer.Option(metavar="N", help="--policy disaggregated: replicas that only prefill  [1]")
+    ] = None,
+    decode_replicas: Annotated[
+        int | None, typer.Option(metavar="N", help="--policy disaggregated: replicas that only decode  [1]")
+    ] = None,
+) -> None:
+    """What is simulated."""

@@ -5,19 +5,21 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from analysis.capacity_text import document, render
+from analysis.capacity.text import document, render
 from loadgen.arguments import run_options, workload_of
 from loadgen.capacity import Book, Measure, search_of
 from loadgen.errors import UsageError
 from loadgen.recipes.output import as_json, put
-from loadgen.recipes.report import summary_of
+from loadgen.recipes.report import summary_by, summary_of
 from loadgen.recipes.run import target_of
+from loadgen.recipes.simulate import simulation_of
 
 if TYPE_CHECKING:
-    from analysis.capacity import Search
+    from analysis.capacity.search import Search
     from workloads.spec import Workload
 
 MOST_ATTAINMENT = "attainment>90%"
@@ -70,7 +72,7 @@ def _try_all(
         load = search.next_load(points) if search else left[0] if left else None
         if load is None:
             return True
-        if points and arguments["target"] is not None:
+        if points and not arguments["simulate"]:
             time.sleep(arguments["rest"])
         if not book.measure(load, measure):
             return False
@@ -131,11 +133,15 @@ def _about(workload: "Workload", arguments: Mapping[str, Any]) -> dict[str, Any]
     for key in ("seed", "concurrency", "users"):
         plan.pop(key, None)
     (plan.get("arrivals") or {}).pop("rate", None)
+    if arguments["simulate"]:
+        return {"workload": plan, "simulated": asdict(simulation_of(arguments).options)}
     return {"workload": plan, "target": arguments["target"] or "the built-in engine", "model": arguments["model"]}
 
 
 def _measure(arguments: Mapping[str, Any], kind: str, stack: ExitStack) -> Measure:
-    """How one load is tried: a run against the target like any other."""
+    """How one load is tried: a run against the target like any other, or one in virtual time."""
+    if arguments["simulate"]:
+        return lambda load, seed, place: _simulated(_at(arguments, kind, load, seed), place)
     target, model = target_of(arguments, stack)
 
     def measure(load: float, seed: int, place: Path) -> Mapping[str, Any] | None:
@@ -152,6 +158,18 @@ def _at(arguments: Mapping[str, Any], kind: str, load: float, seed: int) -> dict
     if kind == "concurrency":
         return changed | {"concurrency": int(load)}
     return changed | {"set_": [*(arguments["set_"] or ()), f"users={int(load)}"]}
+
+
+def _simulated(arguments: Mapping[str, Any], place: Path) -> Mapping[str, Any]:
+    from analysis.rundir import write_run, write_summary
+    from workloads.schedule import build
+
+    workload = _limited(arguments)
+    run = simulation_of(arguments).run(workload, build(workload, arguments["seed"]), place.name)
+    summary = summary_by(run, arguments)
+    write_run(place, run)
+    write_summary(place, summary)
+    return summary
 
 
 def _run(arguments: Mapping[str, Any], target: str, model: str | None, place: Path) -> Mapping[str, Any] | None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from loadgen.arguments import run_options, workload_of
 from loadgen.errors import StoppedError
 from loadgen.recipes.output import put
-from loadgen.recipes.report import rendered, summary_of
+from loadgen.recipes.report import judged, page_of, rendered, summary_of
 
 if TYPE_CHECKING:
     from workloads.schedule import Schedule
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 def run(arguments: dict[str, Any]) -> int:
     path, summary, status = measured(arguments)
     put(rendered(summary, arguments["format_"]))
+    if arguments["html"] is not None:
+        put(page_of(*judged(path, arguments)), arguments["html"])
     if not arguments["quiet"]:
         print(f"loadgen: results in {path}", file=sys.stderr)
     return status
@@ -58,6 +60,10 @@ def target_of(arguments: Mapping[str, Any], stack: ExitStack) -> tuple[str, str 
 
     server = LocalServer().start()
     stack.callback(server.stop)
+    if not arguments.get("no_priority", False):
+        from loadgen.host import raise_priority
+
+        raise_priority(server.pid)  # or we would starve it
     if not arguments["quiet"]:
         what = f"{server.model} on one simulated H100"
         print(f"loadgen: no --target: driving the built-in engine ({what}) at {server.url}", file=sys.stderr)
@@ -72,7 +78,8 @@ def _status_of_run(summary: Mapping[str, Any], out: Path) -> int:
     if reason in signal.Signals.__members__:
         return 128 + signal.Signals[reason]
     if reason:
-        print(f"loadgen: stopped early: {reason}", file=sys.stderr)
+        what = reason if reason.startswith("worker ") else f"stopped early: {reason}"
+        print(f"loadgen: {what}", file=sys.stderr)
         return 3
     status = exit_status(summary)
     if status == 3 and not summary["requests"]["ok"]:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.capacity import Point, Search, bracket, knee, outcome, pareto, passes, point_of
+from analysis.capacity.search import Point, Search, bracket, knee, outcome, pareto, passes, point_of
 
 
 def tried(load, verdict, meets=None):

@@ -1,5 +1,5 @@
-from analysis.capacity import Point, Search
-from analysis.capacity_text import document, render
+from analysis.capacity.search import Point, Search
+from analysis.capacity.text import document, render
 
 
 def summary(ttft, itl, good, tokens, tpot, verdict, open_loop=True):

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 
 from analysis.limits import parse_limit
 from analysis.record import RequestRecord
-from analysis.report_text import render
+from analysis.report.text import render
 from analysis.run import Run
 from analysis.summary import summarize
 from tests.analysis.any_records import any_records

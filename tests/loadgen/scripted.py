@@ -241,6 +241,9 @@ class ScriptedServer:
             await _play(self.greeting, reader, writer)
             while not writer.is_closing():
                 request = await _read_request(reader, number)
+                if request.path == "/metrics":  # asked for by each run, beside the load that is scripted
+                    writer.write(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n")
+                    continue
                 self.requests.append(request)
                 await _play(self._answer(request), reader, writer)
         except (ConnectionError, asyncio.IncompleteReadError):

@@ -8,7 +8,12 @@ from loadgen.errors import UsageError
 
 
 def test_a_run_gives_tables_and_the_summary(tmp_path):
-    closed = {"concurrency": 2, "requests": 4, "warmup": "0", "set_": ["arrivals=", "duration=", "slo={}"]}
+    closed = {
+        "concurrency": 2,
+        "requests": 4,
+        "warmup": "0",
+        "set_": ["arrivals=", "duration=", "slo={}", "classes.chat.turns=1"],
+    }
     measured = loadgen.run("chat", seed=3, out=tmp_path / "r", **closed)
     assert measured.exit_status == 0
     assert measured.summary["requests"]["ok"] == len(measured.run.requests) == 4

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis.capacity import Search, outcome
+from analysis.capacity.search import Search, outcome
 from loadgen.capacity import Book, search_of
 from loadgen.errors import UsageError
 

@@ -3,11 +3,11 @@ from xml.etree import ElementTree
 
 import pytest
 from hypothesis import given, settings
-from tests.analysis.estimate.test_estimate_text import CHAT, asks, made
 
 from analysis.estimate import png
 from analysis.estimate.drawing import HEIGHT, WIDTH, Label, Line, Rect, draw
 from analysis.estimate.svg import DARK, LIGHT, html, svg
+from tests.analysis.estimate.test_estimate_text import CHAT, asks, made
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from analysis.capacity import Point, Search, knee, outcome, pareto
+from analysis.capacity.search import Point, Search, knee, outcome, pareto
 from analysis.slo import PASS
 
 BAR_CHARS = 24
