@@ -43,8 +43,7 @@ def tokens(run: Run, rows: Bools) -> dict[str, Any]:
     ok = rows & run.ok
     events, output = run.events, run.column("output_tokens")
     counted = ok & ~np.isnan(output) & (events.per_request > 0)
-    new_read = np.concatenate([[True], (np.diff(events.read_id) != 0) | (np.diff(events.row) != 0)])[: len(events.row)]
-    reads = events.sum_by_request(new_read.astype(np.int64))[ok].sum()
+    reads = events.reads[ok].sum()
     failed = rows & run.sent & ~run.where("outcome", "ok", "cancelled")
     return {
         "prompt": _sum(run, "prompt_tokens", ok),

@@ -36,6 +36,17 @@ class Events:
     def per_request(self) -> Ints:
         return np.diff(self.starts)
 
+    @cached_property
+    def one_each(self) -> bool:
+        """Whether every event is known to hold one token."""
+        return bool(np.all(self.tokens == 1))
+
+    @cached_property
+    def reads(self) -> Ints:
+        """Network reads of each request that completed an event."""
+        new = np.concatenate([[True], (np.diff(self.read_id) != 0) | (np.diff(self.row) != 0)])[: len(self.row)]
+        return np.asarray(self.sum_by_request(new.astype(np.int64)))
+
     def sum_by_request(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Sum of one value per event over each request, 0 where it has no events."""
         running = np.concatenate([[0], np.cumsum(values)])
@@ -70,6 +81,15 @@ class Gaps:
     gap_ns: Ints
     end: Ints
     starts: Ints
+
+    def of(self, rows: npt.NDArray[np.bool_]) -> "Ints | slice":
+        """Positions of the gaps of the requests in a mask: work in proportion to what is asked for."""
+        if rows.all():
+            return slice(None)
+        sizes = np.where(rows, np.diff(self.starts), 0)
+        skipped = self.starts[:-1] - (np.cumsum(sizes) - sizes)
+        found: Ints = np.repeat(skipped, sizes) + np.arange(int(sizes.sum()))
+        return found
 
     @cached_property
     def ordered_ns(self) -> Ints:

@@ -36,8 +36,8 @@ def sample(run: Run, rows: Bools, metric: str, blocks: Labels) -> Sample:
         return Sample(values[chosen], None, blocks[chosen])
     if metric == "itl" and bool(np.any(run.tokens_unknown & rows)):
         return Sample(np.empty(0), None, blocks[:0])
-    chosen = (rows & run.streamed)[run.gaps.row]
-    return Sample(*_gap_samples(run, chosen, per_token=metric == "itl"), blocks[run.gaps.row][chosen])
+    at = run.gaps.of(rows & run.streamed)
+    return Sample(*_gap_samples(run, at, per_token=metric == "itl"), blocks[run.gaps.row[at]])
 
 
 def gap_samples(run: Run, rows: Bools, kinds: Bools) -> Samples:
@@ -108,9 +108,9 @@ def why_itl_unknown(run: Run, rows: Bools, unknown: int) -> str:
     )
 
 
-def _gap_samples(run: Run, chosen: Bools, per_token: bool) -> Samples:
+def _gap_samples(run: Run, chosen: "Bools | Ints | slice", per_token: bool) -> Samples:
     seconds = run.gaps.gap_ns[chosen] / 1e9
-    if not per_token:
+    if not per_token or run.events.one_each:
         return seconds, None
     tokens = run.events.tokens[run.gaps.end[chosen]].astype(np.int64)
     return (seconds, None) if bool(np.all(tokens == 1)) else (seconds / tokens, tokens)
