@@ -1,10 +1,6 @@
-"""The OpenAI Python client against `loadgen serve`, by hand. See README.md beside this file.
-
-python tests/real/openai_client.py http://127.0.0.1:8000
-"""
+"""What OpenAI's own Python client is asked to do; each case raises where it reads something else than what is said."""
 
 import json
-import sys
 from typing import Any
 
 import openai
@@ -127,14 +123,3 @@ CASES = (
     models, whole, streamed, thinking, tool_call, tool_conversation, parallel_calls, choices, completions, responses,
     unknown_model,
 )  # fmt: skip
-
-
-def main() -> None:
-    client = openai.OpenAI(base_url=f"{sys.argv[1].rstrip('/')}/v1", api_key="none", max_retries=0)
-    model = next(iter(client.models.list())).id
-    for case in CASES:
-        print(f"{case.__name__:18} {case(client, model)}", flush=True)
-
-
-if __name__ == "__main__":
-    main()
