@@ -6,7 +6,6 @@ give the same times, token by token.
 """
 
 from heapq import heapify, heappop, heappush
-from operator import attrgetter
 
 from loadgen.sim.config import ClusterConfig, Policy, Router, SimConfig
 from loadgen.sim.replica import NEVER, Replica
@@ -28,8 +27,6 @@ __all__ = [
     "Totals",
 ]
 
-_tick = attrgetter("tick")
-
 
 class Cluster:
     """The whole engine; a `SimConfig` alone is one replica. Time must not go backwards from call to call."""
@@ -42,6 +39,7 @@ class Cluster:
         self._decoders = self.replicas[prefill:]
         self._there: dict[str, tuple[Sequence, Replica | None]] = {}
         self._transfers: list[tuple[int, int, Sequence]] = []
+        self._due: list[tuple[int, int]] = []  # (tick, number) of replicas, with what has become untrue since
         self._submitted = 0
         self._far = False
         self._results: list[StepResult] = []
@@ -68,7 +66,7 @@ class Cluster:
     @property
     def next_ns(self) -> int | None:
         """When its state next changes by itself; None: not by itself."""
-        tick = min(self._next_transfer(), min(self.replicas, key=_tick).tick)
+        tick = min(self._next_transfer(), self._next().tick)
         return None if tick == NEVER else tick >> 1
 
     def fits(self, prompt_tokens: int, output_tokens: int) -> bool:
@@ -90,6 +88,7 @@ class Cluster:
         self._submitted += 1
         self._there[request.request_id] = sequence, replica
         replica.submit(now_ns, sequence)
+        self._moved(replica)
 
     def _check(self, request: SimRequest) -> None:
         if request.request_id in self._there:
@@ -114,6 +113,7 @@ class Cluster:
             self._entries[0].totals.cancelled += 1
         else:
             replica.cancel(now_ns, sequence)
+            self._moved(replica)
         return answer_of(sequence, now_ns, done=False)
 
     def pause(self, now_ns: int, duration_ns: int) -> None:
@@ -121,12 +121,14 @@ class Cluster:
         self._run(2 * now_ns)
         for replica in self.replicas:
             replica.pause(now_ns, duration_ns)
+            self._moved(replica)
         self._transfers = [(at_ns + duration_ns, n, sequence) for at_ns, n, sequence in self._transfers]
 
     def settle(self, now_ns: int) -> None:
         """Brings blocks and counters up to now, where passes are computed ahead of time."""
         for replica in self.replicas:
             replica.catch_up(now_ns)
+            self._moved(replica)
 
     def step(self, now_ns: int) -> list[StepResult]:
         """The passes that have ended by now, in order of time. Those that are due begin: each when the one before it on
@@ -151,17 +153,31 @@ class Cluster:
     def _run(self, limit: int) -> None:
         """Does all that is due up to a half-step, or with answers to give, up to the first of these."""
         while True:
-            replica = min(self.replicas, key=_tick)
+            replica = self._next()
             if (tick := min(self._next_transfer(), replica.tick)) > limit:
                 return
             if tick < replica.tick:
                 self._arrive()
-            elif tick & 1:
+                continue
+            if tick & 1:
                 replica.begin(self._far)
             else:
                 self._end(replica)
                 if self._answers:
                     limit = tick
+            self._moved(replica)
+
+    def _next(self) -> Replica:
+        """The replica whose state changes first; any where none does."""
+        due = self._due
+        while due and self.replicas[due[0][1]].tick != due[0][0]:
+            heappop(due)
+        return self.replicas[due[0][1] if due else 0]
+
+    def _moved(self, replica: Replica) -> None:
+        """To be told of each replica whose tick may have changed."""
+        if replica.tick != NEVER:
+            heappush(self._due, (replica.tick, replica.index))
 
     def _end(self, replica: Replica) -> None:
         now_ns = replica.tick >> 1
@@ -188,3 +204,4 @@ class Cluster:
         replica = least_loaded(self._decoders)
         self._there[sequence.request.request_id] = sequence, replica
         replica.submit(at_ns, sequence)
+        self._moved(replica)
