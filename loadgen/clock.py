@@ -2,7 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Protocol
 
 STEP_NS = 1_000_000
@@ -94,3 +95,19 @@ class RunClock:
         real_ns = self._realtime_ns()
         after_ns = self._monotonic_ns()
         return real_ns - (before_ns + after_ns) // 2, (after_ns - before_ns + 1) // 2
+
+
+@asynccontextmanager
+async def refreshed(clock: RunClock) -> AsyncIterator[None]:
+    """Measures the wall clock anew once a second while the block lasts."""
+
+    async def refresh() -> None:
+        while True:
+            await asyncio.sleep(1.0)
+            clock.refresh()
+
+    task = asyncio.create_task(refresh())
+    try:
+        yield
+    finally:
+        task.cancel()

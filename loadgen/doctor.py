@@ -134,7 +134,8 @@ def _stamp_errors_ns() -> list[int] | None:
             sender.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if not stamp_in_kernel(receiver):
                 return None
-            return [error for _ in range(STAMP_ROUNDS) if (error := _stamp_error_ns(sender, receiver)) is not None]
+            found = [_stamp_error_ns(sender, receiver) for _ in range(STAMP_ROUNDS)]
+            return [error for error in found if error is not None] or None
 
 
 def _stamp_error_ns(sender: socket.socket, receiver: socket.socket) -> int | None:

@@ -1,7 +1,9 @@
 """When a drive is over: the sending first, then the waiting for answers."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+import signal
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from loadgen.clock import Clock
@@ -136,3 +138,16 @@ async def _first_of(*waits: Coroutine[Any, Any, Any]) -> None:
     finally:
         for task in tasks:
             task.cancel()
+
+
+@contextmanager
+def handled_signals(on_signal: Callable[[signal.Signals], object]) -> Iterator[None]:
+    """SIGINT and SIGTERM go to `on_signal`, on the event loop, while the block lasts."""
+    loop, handled = asyncio.get_running_loop(), (signal.SIGINT, signal.SIGTERM)
+    for one in handled:
+        loop.add_signal_handler(one, on_signal, one)
+    try:
+        yield
+    finally:
+        for one in handled:
+            loop.remove_signal_handler(one)

@@ -1,10 +1,8 @@
 """The experiment on interference over HTTP: from getting to know the endpoint to the closed run directory."""
 
 import asyncio
-import contextlib
-import signal
 import sys
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,8 +12,9 @@ from analysis.rundir import RunWriter
 from loadgen import host
 from loadgen.access import Access, public_url, redactor
 from loadgen.calibrate import calibrate, find_model
-from loadgen.clock import RunClock
+from loadgen.clock import RunClock, refreshed
 from loadgen.drive import Live, Stop
+from loadgen.ending import handled_signals
 from loadgen.errors import UsageError
 from loadgen.exchange import Limits
 from loadgen.interfere import Experiment, Ran
@@ -69,7 +68,7 @@ class _Measurement:
         body, calibration = await self._get_to_know(model)
         engine = self._engine(body)
         writer = RunWriter.create(self.options.out, self._meta(design, model, notes))
-        with host.quiet_gc(), self._signals():
+        with host.priority(True), host.quiet_gc(), handled_signals(lambda one: self.stop.set(one.name)):
             ran = await self._drive(design, engine, writer, Prompter(design.seed, calibration))
         await engine.close()
         writer.close(self._closing(ran, notes, engine))
@@ -82,7 +81,7 @@ class _Measurement:
             design, engine, self.clock, prompter, recorder.add, stop=self.stop, live=self.live, tell=self._tell
         )
         recorder.start()
-        async with sampler, self._refreshed_clock():
+        async with sampler, refreshed(self.clock):
             ran = await experiment.run()
         await recorder.close()
         return ran
@@ -118,32 +117,6 @@ class _Measurement:
         return HttpEngine(access.target, body, http, self.clock)
 
     # --- while it lasts --------------------------------------------------------------------------------------------
-
-    @contextlib.asynccontextmanager
-    async def _refreshed_clock(self) -> AsyncIterator[None]:
-        async def refresh() -> None:
-            while True:
-                await asyncio.sleep(1.0)
-                self.clock.refresh()
-
-        task = asyncio.create_task(refresh())
-        try:
-            yield
-        finally:
-            task.cancel()
-
-    @contextlib.contextmanager
-    def _signals(self) -> Iterator[None]:
-        """A signal cuts what is open; what was measured is kept."""
-        loop = asyncio.get_running_loop()
-        handled = (signal.SIGINT, signal.SIGTERM)
-        for one in handled:
-            loop.add_signal_handler(one, self.stop.set, one.name)
-        try:
-            yield
-        finally:
-            for one in handled:
-                loop.remove_signal_handler(one)
 
     def _tell(self, text: str) -> None:
         if not self.options.quiet:

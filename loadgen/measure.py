@@ -20,6 +20,7 @@ from loadgen.access import Access, public_url, redactor
 from loadgen.calibrate import calibrate, find_model, prime
 from loadgen.clock import RunClock
 from loadgen.drive import Live, Stop
+from loadgen.ending import handled_signals
 from loadgen.errors import NoVerdictError
 from loadgen.fleet import Fleet, worker_count
 from loadgen.openai_api import BodyOptions
@@ -124,7 +125,7 @@ class _Measurement:
         await self._prime(body, prompter)
         with self._undisturbed() as scheduling:
             writer = RunWriter.create(self.options.out, self._meta(model, scheduling), self.options.http.save_text)
-            with self._signals():
+            with handled_signals(self._on_signal):
                 carried = await self._drive(self._share(body, calibration), writer, prompter)
         return self._close(writer, carried)
 
@@ -251,19 +252,6 @@ class _Measurement:
             else:
                 while_measuring.enter_context(host.quiet_gc())
             yield scheduling
-
-    @contextlib.contextmanager
-    def _signals(self) -> Iterator[None]:
-        """The first signal stops the sending and waits for open streams; the second ends at once."""
-        loop = asyncio.get_running_loop()
-        handled = (signal.SIGINT, signal.SIGTERM)
-        for one in handled:
-            loop.add_signal_handler(one, self._on_signal, one)
-        try:
-            yield
-        finally:
-            for one in handled:
-                loop.remove_signal_handler(one)
 
     def _on_signal(self, number: signal.Signals) -> None:
         self.signals.append(number)

@@ -1,8 +1,6 @@
 """What one process sends of a run, and how: the same in the only process of a run and in each of several workers."""
 
-import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -10,7 +8,7 @@ from analysis.record import RequestRecord
 from analysis.rundir import RunJournal
 from loadgen import host
 from loadgen.access import Access, make_access
-from loadgen.clock import RunClock
+from loadgen.clock import RunClock, refreshed
 from loadgen.drive import Driven, Live, Stop, drive
 from loadgen.openai_api import BodyOptions
 from loadgen.openai_http import HttpEngine, HttpOptions
@@ -121,7 +119,7 @@ async def carry(
         on_record(record)
 
     recorder.start()
-    async with host.ClientSampler(clock, live, recorder.add_client_sample, worker=share.worker), _refreshed(clock):
+    async with host.ClientSampler(clock, live, recorder.add_client_sample, worker=share.worker), refreshed(clock):
         driven = await drive(
             share.schedule,
             engine,
@@ -137,17 +135,3 @@ async def carry(
     await recorder.close()
     await engine.close()
     return Carried(driven, engine.timestamp_source, clock.stepped_ns, recorder.unwritten)
-
-
-@contextlib.asynccontextmanager
-async def _refreshed(clock: RunClock) -> AsyncIterator[None]:
-    async def refresh() -> None:
-        while True:
-            await asyncio.sleep(1.0)
-            clock.refresh()
-
-    task = asyncio.create_task(refresh())
-    try:
-        yield
-    finally:
-        task.cancel()

@@ -1,10 +1,9 @@
 """A comparison for people: as text for a terminal, and as Markdown for a pull request."""
 
 from collections.abc import Iterator, Mapping
-from io import StringIO
 from typing import Any
 
-from rich.console import Console, Group, RenderableType
+from rich.console import RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -12,6 +11,7 @@ from rich.text import Text
 from analysis.compare.numbers import WIDE
 from analysis.limits import ALL
 from analysis.report.markdown import cell, head, row
+from analysis.report.terminal import as_text
 from analysis.report.wording import limit_name, percent, quantity
 
 Part = Mapping[str, Any]
@@ -21,13 +21,7 @@ _HEADINGS = ["metric", "class", "base", "candidate", "change", "95% interval", "
 
 def render(comparison: Part, width: int = 100, color: bool = False) -> str:
     """The whole comparison, ending in a line break."""
-    out = StringIO()
-    console = Console(
-        file=out, width=width, force_terminal=color, no_color=not color, markup=False, highlight=False, emoji=False,
-        legacy_windows=False,
-    )  # fmt: skip
-    console.print(Group(*_sections(comparison)))
-    return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
+    return as_text(_sections(comparison), width, color)
 
 
 def markdown(comparison: Part) -> str:

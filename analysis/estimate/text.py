@@ -1,9 +1,8 @@
 """An estimate for a terminal: prefill and decode side by side, one request drawn to scale, and what it means."""
 
 from collections.abc import Iterator
-from io import StringIO
 
-from rich.console import Console, Group, RenderableType
+from rich.console import RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -12,6 +11,7 @@ from analysis.estimate.numbers import Estimate
 from analysis.estimate.rows import assumption_lines, fact_rows, headline, phase_rows, what_if_rows
 from analysis.estimate.units import count, duration, share
 from analysis.estimate.words import explain
+from analysis.report.terminal import as_text
 
 PREFILL, DECODE = "dark_orange", "cyan"
 _CLOSE_UP_SHARE = 0.6
@@ -21,16 +21,10 @@ def render(
     estimate: Estimate, timeline: bool = False, explained: bool = False, width: int = 100, color: bool = False
 ) -> str:
     """The whole page, ending in a line break; made for a `width` of 80 or more."""
-    out = StringIO()
-    console = Console(
-        file=out, width=width, force_terminal=color, no_color=not color, markup=False, highlight=False, emoji=False,
-        legacy_windows=False,
-    )  # fmt: skip
     parts = [*_tables(estimate)]
     parts += [*_timeline(estimate, width)] if timeline else []
     parts += [*_explained(estimate)] if explained else []
-    console.print(Group(*parts, *_assumptions(estimate)))
-    return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
+    return as_text([*parts, *_assumptions(estimate)], width, color)
 
 
 def _tables(estimate: Estimate) -> Iterator[RenderableType]:

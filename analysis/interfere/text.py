@@ -1,15 +1,15 @@
 """The result of the experiment on interference as text for a terminal: the verdict, the rungs, a sketch, what to do."""
 
 from collections.abc import Iterator, Mapping
-from io import StringIO
 from typing import Any
 
-from rich.console import Console, Group, RenderableType
+from rich.console import RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from analysis.interfere.verdict import BLOCKED, CHUNKED, ISOLATED
+from analysis.report.terminal import as_text
 from analysis.report.wording import interval, number, seconds
 
 Part = Mapping[str, Any]
@@ -22,13 +22,7 @@ _MARKS = {"pass": "green", "fail": "bold red", "no_verdict": "bold yellow"}
 
 def render_interfere(result: Part, width: int = 100, color: bool = False) -> str:
     """The whole result; ends in a line break."""
-    out = StringIO()
-    console = Console(
-        file=out, width=width, force_terminal=color, no_color=not color, markup=False, highlight=False, emoji=False,
-        legacy_windows=False,
-    )  # fmt: skip
-    console.print(Group(*_sections(result, width)))
-    return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
+    return as_text(_sections(result, width), width, color)
 
 
 def _sections(result: Part, width: int) -> Iterator[RenderableType]:

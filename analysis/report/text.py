@@ -1,15 +1,15 @@
 """The report as text for a terminal: prefill and decode apart, then what froze, what was good, and what to doubt."""
 
 from collections.abc import Iterator, Mapping
-from io import StringIO
 from typing import Any
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from analysis.limits import ALL, quantile_of
+from analysis.report.terminal import as_text
 from analysis.report.wording import digits, interval, limit_name, milliseconds, number, quantity, seconds
 
 Part = Mapping[str, Any]
@@ -22,13 +22,7 @@ _COLOURS = {"pass": "green", "fail": "red", "no_verdict": "yellow"}
 
 def render(summary: Part, width: int = 100, color: bool = False) -> str:
     """The whole report, ending in a line break."""
-    out = StringIO()
-    console = Console(
-        file=out, width=width, force_terminal=color, no_color=not color, markup=False, highlight=False, emoji=False,
-        legacy_windows=False,
-    )  # fmt: skip
-    console.print(Group(*_sections(summary)))
-    return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
+    return as_text(_sections(summary), width, color)
 
 
 def _sections(summary: Part) -> Iterator[RenderableType]:

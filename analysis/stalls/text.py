@@ -1,13 +1,14 @@
 """The diagnosis of a run as text for a terminal: causes, episodes by harm, who hurts whom, a picture, remedies."""
 
 from collections.abc import Callable, Iterator, Mapping
-from io import StringIO
 from typing import Any
 
-from rich.console import Console, Group, RenderableType
+from rich.console import RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
+
+from analysis.report.terminal import as_text
 
 Part = Mapping[str, Any]
 
@@ -20,14 +21,8 @@ _LABEL = 26
 
 def render_stalls(report: Part, width: int = 100, color: bool = False) -> str:
     """The whole diagnosis, or with a `timeline` in it that of one request; ends in a line break."""
-    out = StringIO()
-    console = Console(
-        file=out, width=width, force_terminal=color, no_color=not color, markup=False, highlight=False, emoji=False,
-        legacy_windows=False,
-    )  # fmt: skip
     parts = _one_request(report["timeline"]) if report["timeline"] else _sections(report, width)
-    console.print(Group(*parts))
-    return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
+    return as_text(parts, width, color)
 
 
 def _sections(report: Part, width: int) -> Iterator[RenderableType]:

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from analysis.capacity.text import document, render
-from loadgen.arguments import run_options, workload_of
+from loadgen.access import public_url
+from loadgen.arguments import access_of, run_options, workload_of
 from loadgen.capacity import Book, Measure, search_of
 from loadgen.errors import UsageError
 from loadgen.recipes.output import as_json, put
@@ -27,7 +28,7 @@ MOST_ATTAINMENT = "attainment>90%"
 
 
 def capacity(arguments: dict[str, Any]) -> int:
-    """0 settled, 1 no load passes or less than --at-least, 3 not settled."""
+    """0 settled, 1 no load passes or less than --at-least, 3 not settled, or no request succeeded at all."""
     workload = _limited(arguments)
     kind = _kind(workload)
     given = _loads(arguments["rates"], kind == "users")
@@ -45,7 +46,10 @@ def capacity(arguments: dict[str, Any]) -> int:
     put(as_json(found) if arguments["format_"] == "json" else render(found))
     if not arguments["quiet"]:
         print(f"loadgen: every try is a run directory in {path}", file=sys.stderr)
-    return 130 if stopped else _status(found, arguments["at_least"])
+    if stopped:
+        return 130
+    succeeded = any(summary["requests"]["ok"] for *_, summary in book.tries)
+    return _status(found, arguments["at_least"]) if succeeded else 3
 
 
 UNITS = {"rate": "sessions/s", "request_rate": "requests/s", "concurrency": "users", "users": "users"}
@@ -135,7 +139,9 @@ def _about(workload: "Workload", arguments: Mapping[str, Any]) -> dict[str, Any]
     (plan.get("arrivals") or {}).pop("rate", None)
     if arguments["simulate"]:
         return {"workload": plan, "simulated": asdict(simulation_of(arguments).options)}
-    return {"workload": plan, "target": arguments["target"] or "the built-in engine", "model": arguments["model"]}
+    target = arguments["target"]
+    shown = public_url(access_of(arguments, target).target) if target else "the built-in engine"
+    return {"workload": plan, "target": shown, "model": arguments["model"]}
 
 
 def _measure(arguments: Mapping[str, Any], kind: str, stack: ExitStack) -> Measure:

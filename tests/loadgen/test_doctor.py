@@ -43,6 +43,11 @@ def test_this_machine_is_looked_at():
     assert all(finding.found in render(findings) for finding in findings)
 
 
+def test_a_kernel_that_stamps_nothing_is_found_out(monkeypatch):
+    monkeypatch.setattr(doctor, "_stamp_error_ns", lambda *_: None)
+    assert doctor._stamp_errors_ns() is None
+
+
 def test_advice_stands_below_its_finding():
     assert render([Finding("a", "ok", "fine"), Finding("bcd", "poor", "less", "do this")]) == (
         "ok    a    fine\npoor  bcd  less\n           → do this\n"

@@ -94,3 +94,12 @@ def test_capacity_in_virtual_time_goes_on_where_it_was(
 
 def test_options_that_make_no_sense_are_one_line(plan: str) -> None:
     assert "unknown policy" in loadgen("simulate", plan, "--policy", "x", status=2).stderr
+
+
+def test_the_book_of_a_search_holds_no_secret(plan: str, tmp_path: Path) -> None:
+    url = "http://127.0.0.1:9/v1/chat/completions?api-key=sk-very-secret"
+    loadgen("capacity", plan, "--target", url, "--model", "m", "--slo", "ttft.p50<1s", "--out", str(tmp_path / "a"),
+            "--tries", "1", "--no-calibrate", "--duration", "1s", status=3)  # fmt: skip
+    written = [path.read_bytes() for path in (tmp_path / "a").rglob("*") if path.is_file()]
+    assert len(written) > 1
+    assert not any(b"sk-very-secret" in each for each in written)
