@@ -68,7 +68,8 @@ class PassTimes:
             work = roofline.work(self._verifications(decodes, context_tokens))
         else:
             work = roofline.work((), decodes, context_tokens)
-        return roofline.compute_s(work) * self._ns, roofline.memory_s(work) * self._ns
+        links_ns = roofline.communication_s(work) * self._ns
+        return roofline.compute_s(work) * self._ns + links_ns, roofline.memory_s(work) * self._ns + links_ns
 
     def _verifications(self, decodes: int, context_tokens: int) -> list[tuple[int, int]]:
         """Sequences that verify their drafts, as prompts. What they attend to counts in sum: any division will do."""

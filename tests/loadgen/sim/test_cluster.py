@@ -145,7 +145,8 @@ def test_impossible_clusters_are_refused(bad):
         ClusterConfig(SimConfig(H100), **bad)
 
 
-rooflines = st.sampled_from([H100, TOY, Roofline(catalog.gpu("h200"), catalog.model("mixtral-8x7b"))])
+ON_TWO = Roofline(catalog.gpu("h200"), catalog.model("llama-3.1-70b"), tp=2)
+rooflines = st.sampled_from([H100, TOY, ON_TWO, Roofline(catalog.gpu("h200"), catalog.model("mixtral-8x7b"))])
 
 
 @settings(deadline=None)
