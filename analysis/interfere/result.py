@@ -103,7 +103,8 @@ def injections(run: Run, rows: Bools, streams: Streams) -> tuple[list[Injection]
     template = np.nan_to_num(run.column("cached_tokens")[run.where("class", VICTIM)]).max(initial=0.0)
     cached = run.column("cached_tokens") - template > CACHED_SHARE * told
     for row in np.flatnonzero(rows & run.sent).tolist():
-        if not run.ok[row] or np.isnan(first[row]) or np.isnan(asked[row]):
+        # No answer comes before its question, whatever a file says.
+        if not run.ok[row] or not first[row] >= sent[row] or np.isnan(asked[row]):
             left_out["failed"] += 1
         elif cached[row]:
             left_out["cached"] += 1
