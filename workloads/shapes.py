@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from workloads.arrivals import Floats
 from workloads.lengths import AnyLaw, Constant, Ints, tokens
 from workloads.request import HEAD, Passage, Round, Session, Turn
 from workloads.spec import Agent, Chat, Documents, Rag, Reasoning, Workload
@@ -102,8 +103,10 @@ class Shape:
             self.tools = tuple(Passage(TOOL, key, spec.tool_definition_tokens) for key in keys)
         elif isinstance(spec, Agent):
             self._system += spec.tools * spec.tool_definition_tokens
+        self._head = [Passage("system", self.key(SYSTEM), self._system)] if self._system else []
         pool = spec.documents if isinstance(spec, Rag) else None
-        self._pool = [] if pool is None else tokens(pool.tokens, self._stream(POOL, 0), pool.count).tolist()
+        lengths = [] if pool is None else tokens(pool.tokens, self._stream(POOL, 0), pool.count).tolist()
+        self._pool = [Passage("user", self.key(DOCUMENT, d), n) for d, n in enumerate(lengths, 1)]
 
     def mean_turns(self) -> float:
         rounds = _rounds_law(self.spec).expectation()
@@ -178,8 +181,7 @@ class Shape:
 
     def prefix(self, documents: Sequence[int] = ()) -> list[Passage]:
         """What comes before the user's own words: the class's system prompt, then documents of its pool."""
-        system = [Passage("system", self.key(SYSTEM), self._system)] if self._system else []
-        return system + [Passage("user", self.key(DOCUMENT, d + 1), self._pool[d]) for d in documents]
+        return self._head + [self._pool[d] for d in documents]
 
     def key(self, *whose: int) -> tuple[int, ...]:
         """The key of a text of this class."""
@@ -246,11 +248,35 @@ class Shape:
 def _retrieve(pool: Documents, rng: np.random.Generator, n: int) -> Ints:
     """`n` rows of `top_k` different documents each, by popularity; document 0 is the most popular."""
     s = pool.popularity.s if pool.popularity.law == "zipf" else 0.0
-    # Gumbel noise on the logarithms of the weights: the largest k are a draw of k without replacement.
-    scores = rng.gumbel(size=(n, pool.count)) - s * np.log(np.arange(1, pool.count + 1))
-    found = np.argpartition(-scores, pool.top_k - 1, axis=1)[:, : pool.top_k].astype(np.int64)
+    weights: Floats = np.arange(1, pool.count + 1, dtype=np.float64) ** -s
+    # The documents drawn before leave at least the weight of the least popular ones to choose from.
+    few = weights[pool.top_k - 1 :].sum() > _LEAST_LEFT * weights.sum()
+    found = _drawn_again(weights, rng, n, pool.top_k) if few else _drawn_by_noise(weights, rng, n, pool.top_k)
     found.sort(axis=1)
     return rng.permuted(found, axis=1) if pool.order == "shuffled" else found
+
+
+_LEAST_LEFT = 0.05
+
+
+def _drawn_again(weights: Floats, rng: np.random.Generator, n: int, k: int) -> Ints:
+    """`n` draws of k without replacement by weight: one after the other, again where it is one of those before."""
+    cumulated = np.cumsum(weights)
+    found = np.full((n, k), -1, dtype=np.int64)
+    for j in range(k):
+        todo = np.arange(n)
+        while len(todo):
+            drawn = np.searchsorted(cumulated, rng.random(len(todo)) * cumulated[-1], side="right")
+            found[todo, j] = np.minimum(drawn, len(weights) - 1)  # the product may round up to the sum
+            todo = todo[(found[todo, :j] == found[todo, j, None]).any(axis=1)]
+    return found
+
+
+def _drawn_by_noise(weights: Floats, rng: np.random.Generator, n: int, k: int) -> Ints:
+    """The same where k takes nearly all the weight: with Gumbel noise on the logarithms, the largest k are the draw."""
+    with np.errstate(divide="ignore"):
+        scores = rng.gumbel(size=(n, len(weights))) + np.log(weights)
+    return np.argpartition(-scores, k - 1, axis=1)[:, :k].astype(np.int64)
 
 
 def _body(spec: AnyClass) -> dict[str, Any]:

@@ -154,25 +154,34 @@ class Cluster:
         """Does all that is due up to a half-step, or with answers to give, up to the first of these."""
         while True:
             replica = self._next()
-            if (tick := min(self._next_transfer(), replica.tick)) > limit:
-                return
-            if tick < replica.tick:
+            tick = replica.tick
+            if self._transfers and 2 * self._transfers[0][0] < tick:
+                if 2 * self._transfers[0][0] > limit:
+                    return
                 self._arrive()
                 continue
+            if tick > limit:
+                return
             if tick & 1:
                 replica.begin(self._far)
             else:
                 self._end(replica)
                 if self._answers:
                     limit = tick
+                elif not self._transfers and replica.tick == tick + 1 <= limit:
+                    replica.begin(self._far)  # nothing that happens elsewhere at this instant concerns it
             self._moved(replica)
 
     def _next(self) -> Replica:
         """The replica whose state changes first; any where none does."""
         due = self._due
-        while due and self.replicas[due[0][1]].tick != due[0][0]:
+        while due:
+            tick, number = due[0]
+            replica = self.replicas[number]
+            if replica.tick == tick:
+                return replica
             heappop(due)
-        return self.replicas[due[0][1] if due else 0]
+        return self.replicas[0]
 
     def _moved(self, replica: Replica) -> None:
         """To be told of each replica whose tick may have changed."""

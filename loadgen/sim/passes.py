@@ -77,7 +77,8 @@ class PassLog:
 
 
 class Calendar:
-    """By number of the decode pass, from 0: the tokens that streams gain in it, and the blocks they need for it."""
+    """By number of the decode pass, from 0: the blocks that streams need for it, and the tokens they gain in it where
+    these are not simply one each."""
 
     def __init__(self) -> None:
         self._tokens, self._blocks = np.zeros(4096, np.int64), np.zeros(4096, np.int64)
@@ -91,7 +92,8 @@ class Calendar:
         """
         n = tokens if isinstance(tokens, int) else len(tokens)
         start = self._start(first, n)
-        self._tokens[start : start + n] += sign if isinstance(tokens, int) else sign * tokens
+        if not isinstance(tokens, int):
+            self._tokens[start : start + n] += sign * tokens
         if blocks is not None:
             self._blocks[start : start + n] += sign * blocks
         else:

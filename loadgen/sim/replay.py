@@ -370,7 +370,7 @@ def fill_events(record: RequestRecord, answer: Answer, thinking_tokens: int) -> 
     """Writes the token events of an answer into a record; each is a read of its own."""
     arrival_ns = answer.arrival_ns
     n = len(arrival_ns)
-    record.arrival_ns.frombytes(arrival_ns.tobytes())
+    record.arrival_ns.frombytes(arrival_ns.data.cast("B"))
     record.read_id = _numbers(n)
     if answer.one_each:
         record.n_tokens, record.chars = _repeated("i", 1, n), _repeated("i", CHARS_PER_TOKEN, n)

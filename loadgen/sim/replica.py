@@ -28,6 +28,7 @@ class Replica:
         self.index = index
         self.log = PassLog()
         self.scheduler = Scheduler(config, self.log)
+        self.totals: Totals = self.scheduler.totals
         self.tick = NEVER
         self._prefill_only = prefill_only
         self._times = PassTimes(config)
@@ -40,10 +41,6 @@ class Replica:
         """Unfinished requests."""
         return len(self.scheduler.waiting) + len(self.scheduler.running)
 
-    @property
-    def totals(self) -> Totals:
-        return self.scheduler.totals
-
     def fits(self, prompt_tokens: int, output_tokens: int) -> bool:
         """Whether such a request could run if it had the cache to itself."""
         return blocks_for(prompt_tokens + output_tokens) <= self.scheduler.pool.total
@@ -52,7 +49,7 @@ class Replica:
 
     def submit(self, now_ns: int, sequence: Sequence) -> None:
         """Takes part in passes that begin now or later."""
-        self.catch_up(now_ns)
+        self._shorten(now_ns)
         sequence.queued_ns = now_ns
         self.scheduler.waiting.append(sequence)
         if self.tick == NEVER:
@@ -88,17 +85,22 @@ class Replica:
 
     def catch_up(self, now_ns: int) -> None:
         """Cuts a run: the passes of it that ended before now are over, the next is under way, the rest is dropped."""
+        batch = self._shorten(now_ns)
+        if batch is not None and (over := batch.passes - 1):
+            batch.start_ns = int(self.log.end_ns[self.log.at + over - 1])
+            batch.passes = 1
+            self._advance_streams(over, begun=over + 1)
+
+    def _shorten(self, now_ns: int) -> Batch | None:
+        """Ends a run, if there is one, with the pass that is under way now: the rest is dropped."""
         batch = self._batch
         if batch is None or batch.passes == 1:
-            return
+            return None
         at = self.log.at
-        ends = self.log.end_ns[at : at + batch.passes]
-        over = int(ends.searchsorted(now_ns))
-        if over:
-            batch.start_ns = int(ends[over - 1])
-            self._advance_streams(over, begun=over + 1)
-        batch.passes, batch.end_ns = 1, int(ends[over])
+        over = int(self.log.end_ns[at : at + batch.passes].searchsorted(now_ns))
+        batch.passes, batch.end_ns = over + 1, int(self.log.end_ns[at + over])
         self.tick = 2 * batch.end_ns
+        return batch
 
     # Passes.
 
@@ -125,6 +127,7 @@ class Replica:
     def _time_pass(self, batch: Batch, paused_ns: int) -> None:
         log, scheduler = self.log, self.scheduler
         log.make_room(1)
+        at = log.at
         alone_ns = self._times.decode_ns(batch.decodes, scheduler.context_tokens) if batch.decodes else 0
         pass_ns = alone_ns
         if batch.prefills:
@@ -132,10 +135,10 @@ class Replica:
             pass_ns = self._times.mixed_ns(prompts, batch.decodes, scheduler.context_tokens if batch.decodes else 0)
             if scheduler.decoding:
                 culprit = max(batch.prefills, key=_tokens)[0]
-                log.culprit[log.at], log.held_ns[log.at] = culprit.serial, pass_ns - alone_ns
+                log.culprit[at], log.held_ns[at] = culprit.serial, pass_ns - alone_ns
                 log.names[culprit.serial] = culprit.request.request_id
         batch.end_ns = batch.start_ns + pass_ns
-        log.end_ns[log.at], log.decodes[log.at], log.paused_ns[log.at] = batch.end_ns, batch.decodes > 0, paused_ns
+        log.end_ns[at], log.decodes[at], log.paused_ns[at] = batch.end_ns, batch.decodes > 0, paused_ns
         self._paused_ns += paused_ns
 
     def _time_run(self, batch: Batch) -> None:

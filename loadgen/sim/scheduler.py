@@ -262,9 +262,9 @@ class Scheduler:
         """Streams have gone through so many decode passes in a row, and have begun so many."""
         tokens = passes * len(self.decoding)
         if self.config.draft_tokens:
-            tokens = int(self._calendar.tokens(self.decoded, passes).sum())
+            tokens = int(np.add.reduce(self._calendar.tokens(self.decoded, passes)))
         if begun > 1:
-            self.pool.take(int(self._calendar.blocks(self.decoded + 1, begun - 1).sum()))
+            self.pool.take(int(np.add.reduce(self._calendar.blocks(self.decoded + 1, begun - 1))))
         self.context_tokens += tokens
         self.totals.generation_tokens += tokens
         self.decoded += passes

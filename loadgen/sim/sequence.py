@@ -38,13 +38,13 @@ class Stretch:
         return np.concatenate([[self.first], decodes]) if self.sampled else decodes
 
     def arrival_ns(self) -> Ints:
-        """When its events left."""
+        """When its events left: a part of the log itself wherever that has nothing else in it."""
         log = self.log
         after = log.span(self.first + 1, self.last)
         decodes = log.decodes[after]
         if not decodes.all():
             return log.end_ns[self.passes() - log.base]
-        return log.end_ns[after.start - self.sampled : after.stop].copy()
+        return log.end_ns[after.start - self.sampled : after.stop]
 
     def counts(self, n: int) -> Ints:
         """The tokens of each of its `n` events."""
@@ -137,8 +137,7 @@ def draw_gains(sequence: Sequence, config: SimConfig) -> Ints:
     return enough
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(NamedTuple):
     """What a request gave. The columns are computed when asked for, one entry per event.
 
     Attributes:

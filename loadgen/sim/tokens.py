@@ -14,8 +14,7 @@ outside; `decode`: no delay.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class SimRequest:
+class SimRequest(NamedTuple):
     """One request.
 
     Attributes:

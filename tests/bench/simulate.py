@@ -11,7 +11,7 @@ from analysis.record import RequestRecord
 from analysis.roofline import Roofline
 from analysis.run import Run
 from analysis.summary import summarize
-from loadgen.host import quiet_gc
+from loadgen.host import keep_memory, quiet_gc
 from loadgen.sim import catalog
 from loadgen.sim.core import ClusterConfig, SimConfig
 from loadgen.sim.replay import simulate
@@ -50,6 +50,7 @@ def main() -> None:
     parser.add_argument("--router", default="round_robin")
     parser.add_argument("--no-summary", action="store_true", help="only the simulation")
     asked = parser.parse_args()
+    keep_memory()
     arrivals = {"process": "poisson", "rate": f"{asked.rate:g}/s", "unit": "requests"}
     plan = {"name": "hour", "arrivals": arrivals, "duration": f"{asked.minutes:g}m", "classes": CLASSES}
     roofline = Roofline(catalog.gpu("h100"), catalog.model("llama-3.1-8b"))

@@ -1,3 +1,5 @@
+from itertools import permutations
+
 import numpy as np
 import pytest
 
@@ -148,6 +150,20 @@ def test_even_popularity():
     documents = {"count": 8, "top_k": 2, "popularity": {"law": "uniform"}}
     found = [p.key[-1] for s in sessions(4000, shape="rag", documents=documents) for p in turns(s)[0].passages[:-1]]
     assert np.bincount(found, minlength=9)[1:] / 1000 == pytest.approx(np.ones(8), rel=0.1)
+
+
+@pytest.mark.parametrize(("count", "top_k", "s"), [(5, 3, 0.0), (6, 2, 1.0), (40, 3, 1.5), (5, 4, 4.0), (7, 7, 1.0)])
+def test_documents_are_drawn_without_replacement_by_weight(count, top_k, s):
+    weights = np.arange(1.0, count + 1) ** -s
+    expected = np.zeros(count)  # of the k draws, how often each document is among them
+    for drawn in permutations(range(count), top_k):
+        left = weights.sum() - np.cumsum([0.0, *weights[list(drawn[:-1])]])
+        expected[list(drawn)] += np.prod(weights[list(drawn)] / left)
+    documents = {"count": count, "top_k": top_k, "popularity": {"law": "zipf", "s": s} if s else {"law": "uniform"}}
+    n = 4000
+    found = [p.key[-1] for x in sessions(n, shape="rag", documents=documents) for p in turns(x)[0].passages[:-1]]
+    share = np.bincount(found, minlength=count + 1)[1:] / n
+    assert np.all(np.abs(share - expected) <= 4.5 * np.sqrt(expected * np.maximum(1 - expected, 0) / n) + 1e-9)
 
 
 def test_a_class_may_have_its_own_model_and_body():
