@@ -92,17 +92,18 @@ def _chunks(columns: dict[str, Any]) -> pd.DataFrame:
     if len({len(values) for values in events.values()}) > 1:
         raise ValueError("the token events of a request do not run parallel")
     row = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
-    first = np.repeat(np.cumsum(counts) - counts, counts)
+    small = np.int32 if len(row) < 2**31 else np.int64
+    first = np.repeat((np.cumsum(counts) - counts).astype(small), counts)
     ids = pd.Index(list(columns["request_id"]), dtype="object")
     if not ids.is_unique:
         raise ValueError(f"the request id {ids[ids.duplicated()][0]!r} occurs twice")
     told = events["n_tokens"]
     return pd.DataFrame({
         "request_id": pd.Categorical.from_codes(row, categories=ids),
-        "seq": (np.arange(len(row)) - first).astype(np.int32),
+        "seq": (np.arange(len(row), dtype=small) - first).astype(np.int32, copy=False),
         "arrival_ns": events["arrival_ns"],
-        "kind": pd.Categorical.from_codes(events["kind"].astype(np.int8), categories=pd.Index(KINDS)),
+        "kind": pd.Categorical.from_codes(events["kind"], categories=pd.Index(KINDS)),
         "n_tokens": pd.arrays.IntegerArray(np.maximum(told, 0), told == UNKNOWN),
         "chars": events["chars"],
         "read_id": events["read_id"],
-    })  # fmt: skip
+    }, copy=False)  # fmt: skip

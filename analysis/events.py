@@ -44,13 +44,18 @@ class Events:
     @cached_property
     def reads(self) -> Ints:
         """Network reads of each request that completed an event."""
-        new = np.concatenate([[True], (np.diff(self.read_id) != 0) | (np.diff(self.row) != 0)])[: len(self.row)]
-        return np.asarray(self.sum_by_request(new.astype(np.int64)))
+        new = np.ones(len(self.row), dtype=bool)
+        new[1:] = self.read_id[1:] != self.read_id[:-1]
+        new[self.starts[:-1][self.per_request > 0]] = True
+        return np.asarray(self.sum_by_request(new))
 
     def sum_by_request(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Sum of one value per event over each request, 0 where it has no events."""
-        running = np.concatenate([[0], np.cumsum(values)])
-        return np.asarray(running[self.starts[1:]] - running[self.starts[:-1]])
+        dtype = np.int64 if values.dtype.kind in "biu" else values.dtype
+        sums, filled = np.zeros(len(self.per_request), dtype), self.per_request > 0
+        if len(values):
+            sums[filled] = np.add.reduceat(values, self.starts[:-1][filled], dtype=dtype)
+        return sums
 
     def first(self, missing: float = np.nan) -> npt.NDArray[np.float64]:
         """Arrival of each request's first event in nanoseconds."""
@@ -99,7 +104,10 @@ class Gaps:
 
 def gaps_of(events: Events, all_known: bool = True) -> Gaps:
     """The gaps; none where the events are not all of them (`all_known`)."""
-    end = np.flatnonzero((events.row[1:] == events.row[:-1]) & all_known) + 1
+    within = np.full(len(events.row), all_known)
+    within[events.starts[:-1][events.per_request > 0]] = False
     sizes = np.maximum(events.per_request - 1, 0) * all_known
-    gap_ns = np.maximum(events.arrival_ns[end] - events.arrival_ns[end - 1], 0)
-    return Gaps(events.row[end], gap_ns, end, np.concatenate([[0], np.cumsum(sizes)]))
+    gap_ns = np.diff(events.arrival_ns)[within[1:]]
+    np.maximum(gap_ns, 0, out=gap_ns)
+    row = np.repeat(np.arange(len(sizes)), sizes)
+    return Gaps(row, gap_ns, np.flatnonzero(within), np.concatenate([[0], np.cumsum(sizes)]))

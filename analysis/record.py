@@ -6,6 +6,7 @@ durations, resolved token counts and the like are computed in one place, `analys
 
 from array import array
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 THINKING, ANSWER, TOOL, REFUSAL = range(4)
@@ -41,16 +42,9 @@ UNKNOWN = -1
 """Stands for "not told" in the integer columns of token events."""
 
 
-def _longs() -> "array[int]":
-    return array("q")
-
-
-def _ints() -> "array[int]":
-    return array("i")
-
-
-def _bytes() -> "array[int]":
-    return array("b")
+_longs = partial(array, "q")
+_ints = partial(array, "i")
+_bytes = partial(array, "b")
 
 
 @dataclass(slots=True)

@@ -48,7 +48,10 @@ class Run:
         client: pd.DataFrame | None = None,
     ) -> "Run":
         """A run from raw columns; derived ones, present or not, are computed anew. ValueError if they do not fit."""
-        return cls(meta, *derive(requests, chunks), server, client)
+        requests, chunks, events = derive(requests, chunks)
+        run = cls(meta, requests, chunks, server, client)
+        run.__dict__["events"] = events  # where the property keeps what it has found
+        return run
 
     def column(self, name: str) -> Floats:
         """A numeric column of the requests, NaN where missing."""
@@ -58,11 +61,18 @@ class Run:
 
     def where(self, name: str, *values: str) -> Bools:
         """Mask of the requests whose column is one of `values`."""
-        found: Bools = self.requests[name].isin(values).to_numpy(dtype=bool)
-        return found
+        if (name, values) not in self._masks:
+            found: Bools = self.requests[name].isin(values).to_numpy(dtype=bool)
+            found.setflags(write=False)
+            self._masks[name, values] = found
+        return self._masks[name, values]
 
     @cached_property
     def _columns(self) -> dict[str, Floats]:
+        return {}
+
+    @cached_property
+    def _masks(self) -> dict[tuple[str, tuple[str, ...]], Bools]:
         return {}
 
     @property
@@ -72,7 +82,7 @@ class Run:
 
     @cached_property
     def events(self) -> Events:
-        return _events(self.requests, self.chunks)
+        return _events(self.requests, self.chunks, _request_rows(self.requests, self.chunks))
 
     @cached_property
     def gaps(self) -> Gaps:
@@ -117,13 +127,13 @@ class Run:
         return self.where("stage", *(stage["name"] for stage in self.stages if stage.get("measured", True)))
 
 
-def derive(requests: pd.DataFrame, chunks: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+def derive(requests: pd.DataFrame, chunks: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame, Events]:
     """Raw columns with the derived ones filled in: the one place where they are computed.
 
-    Deriving again from the result changes nothing. Chunks come back in the order of the requests.
+    Deriving again from the result changes nothing. Chunks come back in the order of the requests, and as `Events`.
     """
-    chunks = _in_order(requests, chunks)
-    raw = _events(requests, chunks)
+    chunks, row = _in_order(requests, chunks)
+    raw = _events(requests, chunks, row)
     resolved = tokens.resolve(
         numbers(requests, "completion_tokens"),
         numbers(requests, "choices").astype(int),
@@ -141,15 +151,17 @@ def derive(requests: pd.DataFrame, chunks: pd.DataFrame) -> tuple[pd.DataFrame, 
     kept = {name: requests[name].reset_index(drop=True) for name in requests.columns if name not in DERIVED}
     known = {name: (derived | kept)[name] for name in REQUESTS}
     count = pd.arrays.IntegerArray(np.maximum(events.tokens, 0), events.tokens == UNKNOWN)
-    return pd.DataFrame(known | kept), chunks.assign(n_tokens=count)
+    return pd.DataFrame(known | kept), chunks.assign(n_tokens=count), events
 
 
 def _instants(events: Events) -> dict[str, Floats]:
-    answer = np.flatnonzero(events.kind != THINKING)
-    rows, first = np.unique(events.row[answer], return_index=True)
-    first_answer = np.full(len(events.per_request), np.nan)
-    first_answer[rows] = events.arrival_ns[answer[first]]
-    return {"first_token_ns": events.first(), "first_answer_ns": first_answer, "last_token_ns": events.last()}
+    first = events.first()
+    if bool((events.kind != THINKING).all()):
+        return {"first_token_ns": first, "first_answer_ns": first, "last_token_ns": events.last()}
+    answer = np.append(np.flatnonzero(events.kind != THINKING), len(events.kind))
+    at = answer[np.searchsorted(answer, events.starts[:-1])]
+    first_answer = np.where(at < events.starts[1:], np.append(events.arrival_ns, 0)[at], np.nan)
+    return {"first_token_ns": first, "first_answer_ns": first_answer, "last_token_ns": events.last()}
 
 
 def _durations(requests: pd.DataFrame, at: dict[str, Floats], events: Events) -> dict[str, Floats]:
@@ -182,23 +194,27 @@ def _request_rows(requests: pd.DataFrame, chunks: pd.DataFrame) -> Ints:
     if not ids.is_unique:
         raise ValueError(f"the request id {ids[ids.duplicated()][0]!r} occurs twice")
     owner = chunks["request_id"].astype("category").cat
-    known = ids.get_indexer(owner.categories.astype("object"))
     codes = owner.codes.to_numpy()
-    if len(codes) and (codes.min() < 0 or known[np.unique(codes)].min() < 0):
+    if not len(codes):
+        return np.empty(0, dtype=np.int64)
+    known = ids.get_indexer(owner.categories.astype("object")).astype(np.int64)
+    rows = codes.astype(np.int64) if np.array_equal(known, np.arange(len(known))) else known[codes]
+    if codes.min() < 0 or rows.min() < 0:
         raise ValueError("there are token events of requests that are not listed")
-    return known[codes].astype(np.int64) if len(codes) else np.empty(0, dtype=np.int64)
+    return rows
 
 
-def _in_order(requests: pd.DataFrame, chunks: pd.DataFrame) -> pd.DataFrame:
+def _in_order(requests: pd.DataFrame, chunks: pd.DataFrame) -> tuple[pd.DataFrame, Ints]:
+    """The chunks in order of their requests, and the position of each one's request."""
     row, seq = _request_rows(requests, chunks), chunks["seq"].to_numpy()
-    step, turn = np.diff(row), np.diff(seq)
-    if bool(np.all((step > 0) | ((step == 0) & (turn > 0)))):
-        return chunks.reset_index(drop=True)
-    return chunks.take(np.lexsort((seq, row))).reset_index(drop=True)
+    on, back = row[1:] > row[:-1], row[1:] < row[:-1]
+    if not back.any() and bool((on | (seq[1:] > seq[:-1])).all()):
+        return chunks.reset_index(drop=True), row
+    order = np.lexsort((seq, row))
+    return chunks.take(order).reset_index(drop=True), row[order]
 
 
-def _events(requests: pd.DataFrame, chunks: pd.DataFrame) -> Events:
-    row = _request_rows(requests, chunks)
+def _events(requests: pd.DataFrame, chunks: pd.DataFrame, row: Ints) -> Events:
     return Events(
         row,
         chunks["arrival_ns"].to_numpy(dtype=np.int64),

@@ -215,7 +215,7 @@ def _convert(path: Path, journals: Sequence[Path], keep_text: bool, made: list[P
     with ExitStack() as files:
         writers = [files.enter_context(pq.ParquetWriter(*each)) for each in zip(made, schemas.values(), strict=True)]
         for rows in _groups(journals, samples):
-            frames = derive(*frames_of(rows))
+            *frames, _ = derive(*frames_of(rows))
             for writer, frame, schema in zip(writers, frames, schemas.values(), strict=True):
                 writer.write_table(_table(frame, schema))
     for name, content in samples.items():

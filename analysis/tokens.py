@@ -36,7 +36,7 @@ def resolve(
     count = events.per_request
     told = events.tokens
     all_told = (events.sum_by_request(told < 1) == 0) & (count > 0)
-    told_sum = events.sum_by_request(np.maximum(told, 0).astype(np.int64))
+    told_sum = events.sum_by_request(np.maximum(told, 0))
     by_events = np.where(count > 0, np.where(all_told, told_sum, count), np.nan)
     if tokenizer_tokens is not None:
         by_events = np.where(np.isnan(tokenizer_tokens) | (count == 0), by_events, tokenizer_tokens)
@@ -58,4 +58,6 @@ def _spread(output: Floats, choices: Ints, events: Events, adds_up: npt.NDArray[
     one_event = (count == 1) & (output >= 1) & (output < 2**31)
     implied[one_event] = output[one_event].astype(np.int32)
     believed = single & adds_up
-    return np.where(believed[events.row], events.tokens, implied[events.row]).astype(np.int32)
+    if bool(np.all(believed | (count == 0))):
+        return events.tokens
+    return np.where(np.repeat(believed, count), events.tokens, np.repeat(implied, count)).astype(np.int32)

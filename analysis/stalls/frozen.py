@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from analysis.quantiles import Bools, Floats, Ints, segment_quantile
+from analysis.quantiles import Bools, Floats, Ints, order_within, segment_quantile
 from analysis.run import Run
 from analysis.units import seconds
 
@@ -60,13 +60,29 @@ def standing_still(run: Run) -> Stalls:
 
 
 def _limit_ns(run: Run) -> Floats:
-    """How long a gap of each request may be without being a stall; NaN for a request without gaps."""
+    """How long a gap of each request may be without being a stall; NaN for a request without gaps.
+
+    Nearly always that is the floor. Only where half of the gaps are so long that their median may count is it looked
+    for: sorting the gaps of a long run takes longer than all the rest.
+    """
     floor_s, factor = settings(run.meta)
-    return np.asarray(np.maximum(floor_s * 1e9, factor * _median_ns(run)))
+    starts, sizes = run.gaps.starts[:-1], np.diff(run.gaps.starts)
+    limit_ns = np.where(sizes > 0, floor_s * 1e9, np.nan)
+    filled = np.flatnonzero(sizes)
+    if len(filled):
+        long = np.add.reduceat(run.gaps.gap_ns > floor_s * 1e9 / factor, starts[filled], dtype=np.int64)
+        slow = filled[2 * long >= sizes[filled]]
+        limit_ns[slow] = np.maximum(limit_ns[slow], factor * _median_ns(run, slow))
+    return limit_ns
 
 
-def _median_ns(run: Run) -> Floats:
-    return segment_quantile(run.gaps.ordered_ns, run.gaps.starts, 0.5)
+def _median_ns(run: Run, rows: Ints) -> Floats:
+    """The median gap of each of these requests; NaN without any."""
+    gaps, asked = run.gaps, np.zeros(len(run.requests), dtype=bool)
+    asked[rows] = True
+    chosen, sizes = gaps.of(asked), np.where(asked, np.diff(gaps.starts), 0)
+    ordered = order_within(gaps.gap_ns[chosen], gaps.row[chosen])
+    return segment_quantile(ordered, np.concatenate([[0], np.cumsum(sizes)]), 0.5)[rows]
 
 
 def _longer(run: Run, limit_ns: Floats) -> Stalls:
@@ -75,4 +91,4 @@ def _longer(run: Run, limit_ns: Floats) -> Stalls:
     at = np.flatnonzero(gaps.gap_ns > limit_ns[gaps.row])
     row, end, gap_ns = gaps.row[at], gaps.end[at], gaps.gap_ns[at]
     end_ns = run.events.arrival_ns[end]
-    return Stalls(row, end, end_ns - gap_ns, end_ns, (gap_ns - _median_ns(run)[row]) / 1e9)
+    return Stalls(row, end, end_ns - gap_ns, end_ns, (gap_ns - _median_ns(run, row)) / 1e9)

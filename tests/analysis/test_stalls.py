@@ -1,14 +1,18 @@
 """Stalls, the episodes they make, and their causes. All times in milliseconds."""
 
+from itertools import accumulate
+from statistics import median
 from typing import Any
 
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from analysis.run import Run
 from analysis.stalls.episodes import episodes, find
 from analysis.summary import summarize
-from tests.analysis.records import codes, every, meta, record, summary_of
+from tests.analysis.records import MS, codes, every, meta, record, summary_of
 
 
 def with_pause(name: str, start: float, pause_from: float, pause_to: float, **more: Any) -> Any:
@@ -142,3 +146,23 @@ def test_silences_that_are_all_alike_on_reused_connections_are_told() -> None:
         *[with_pause(f"h{i}", 1000 * i, 1000 * i + 300, 1000 * i + 500) for i in range(12)], steady, also
     )
     assert not any("constant_step_s" in each for each in fresh)
+
+
+@given(
+    st.lists(st.lists(st.sampled_from([5, 39, 40, 41, 60, 199, 200, 201, 299, 300, 900]), max_size=12), max_size=5),
+    st.sampled_from([1.0, 3.0, 5.0]),
+)
+def test_a_gap_is_a_stall_by_the_floor_and_by_the_median_of_its_own_request(
+    gaps: list[list[int]], factor: float
+) -> None:
+    records = [record(f"r{i}", [0.0, *accumulate(map(float, mine))]) for i, mine in enumerate(gaps)]
+    run = Run.from_records(meta(workload={"name": "w", "stall": {"floor": 0.2, "factor": factor}}), records)
+    expected = [
+        (row, gap, gap - median(mine))
+        for row, mine in enumerate(gaps)
+        for gap in mine
+        if gap > max(200, factor * median(mine)) and run.streamed[row]
+    ]
+    found = find(run)
+    length_ms = (found.end_ns - found.start_ns) / MS
+    assert list(zip(found.row, length_ms, (found.stalled_s * 1e3).round(6), strict=True)) == expected
