@@ -10,13 +10,15 @@ import numpy as np
 from analysis.quantiles import Floats
 
 Scale = Literal["linear", "log", "nines"]
-Unit = Literal["s", "clock", "count", "share", "times"]
+Unit = Literal["s", "clock", "count", "share", "times", "change", "points"]
 Tick = tuple[float, str]
 
 MOST_TOLD = 1_000_000
 """Samples that a scale of nines has room for: it ends at p99.9999."""
 
 _TICKS = 5
+_CHANGES = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 0.9, 1.0, 2.0, 4.0, 9.0)
+"""By which a ratio on an axis is labelled, up or down."""
 _CLOCK_STEPS = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600)
 _NINES = {
     0.0: "0",
@@ -35,7 +37,8 @@ class Axis:
     """Values from `low` to `high`, in seconds, shares or plain numbers.
 
     On a scale of nines each further nine of a share (90 %, 99 %, 99.9 %) takes as much room as the one before, so that
-    the tail of a distribution can be read. `unit` says how values are written.
+    the tail of a distribution can be read. `unit` says how values are written: a ratio as the `change` that it is, a
+    difference of shares in percentage `points`.
     """
 
     label: str
@@ -54,9 +57,11 @@ class Axis:
         if self.scale == "nines":
             return [(value, name) for value, name in _NINES.items() if value <= self.high]
         if self.scale == "log":
-            return [(value, written(value, self.unit)) for value in _log_ticks(self.low, self.high)]
-        step = _clock_step(self.high) if self.unit == "clock" else nice(self.high / _TICKS)
-        values = [step * i for i in range(math.floor(self.high / step + 1e-9) + 1)]
+            found = _change_ticks if self.unit == "change" else _log_ticks
+            return [(value, written(value, self.unit)) for value in found(self.low, self.high)]
+        step = _clock_step(self.high) if self.unit == "clock" else nice((self.high - self.low) / _TICKS)
+        first, last = math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
+        values = [step * i for i in range(first, last + 1)]
         return [(value, written(value, self.unit, self.high)) for value in values]
 
     def _bent(self, values: Floats) -> Floats:
@@ -102,6 +107,14 @@ def nines(samples: int) -> Axis:
     return Axis("percentile", "nines", 0.0, 1 - 1 / reach, "share")
 
 
+def around(label: str, values: "Floats | Sequence[float]", least: float, most: float) -> Axis:
+    """Ratios, with 1 in the middle: as far as the values reach, at least and at most to a change by these shares."""
+    known = _finite(values)
+    reach = float(np.abs(np.log(known[known > 0])).max(initial=0.0))
+    high = math.exp(min(max(1.08 * reach, math.log1p(least)), math.log1p(most)))
+    return Axis(label, "log", 1 / high, high, "change")
+
+
 def nice(value: float) -> float:
     """The least of 1, 2, 5 times a power of ten that is not below `value` (> 0)."""
     power = 10.0 ** math.floor(math.log10(value))
@@ -116,6 +129,10 @@ def written(value: float, unit: Unit, high: float | None = None) -> str:
         return f"{100 * value:.6g}%"
     if unit == "s":
         return _seconds(value, high or value)
+    if unit == "change":
+        return f"{100 * (value - 1):+.4g}%" if abs(value - 1) > 1e-9 else "0"
+    if unit == "points":
+        return f"{100 * value:+.4g}" if value else "0"
     return _count(value) + ("×" if unit == "times" else "")
 
 
@@ -127,7 +144,8 @@ def _seconds(value: float, high: float) -> str:
 
 
 def _count(value: float) -> str:
-    for least, scale, prefix in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
+    steps = ((1e15, 1e15, "P"), (1e12, 1e12, "T"), (1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k"))
+    for least, scale, prefix in steps:
         if value >= least:
             return f"{value / scale:.6g}{prefix}"
     return f"{value:,.6g}"
@@ -154,6 +172,19 @@ def _log_ticks(low: float, high: float) -> list[float]:
     stride = max(1, math.ceil(decades / 6))
     found = [step * 10.0**power for power in range(first, last + 1, stride) for step in steps]
     return [value for value in found if low * (1 - 1e-9) <= value <= high * (1 + 1e-9)]
+
+
+def _change_ticks(low: float, high: float) -> list[float]:
+    """No change, and from there outwards as many as have room."""
+    room, found = 0.17 * math.log(high / low), [1.0]
+    for direction in (1, -1):
+        last = 1.0
+        for change in _CHANGES:
+            value = 1 + direction * change
+            if low <= value <= high and abs(math.log(value / last)) >= room:
+                found.append(value)
+                last = value
+    return sorted(found)
 
 
 def _finite(values: "Floats | Sequence[float]") -> Floats:

@@ -108,7 +108,7 @@ def _tail(view: View) -> Html:
     name, why = _metric(view)
     limits = view.limits(name.lower())
     together = np.concatenate([values for _, values in samples])
-    x = log(name, [*_reach(together), *(each.value for each in limits)])
+    x = log(name, [*reach(together), *(each.value for each in limits)])
     return figure(
         Figure(
             _TAIL,
@@ -121,7 +121,7 @@ def _tail(view: View) -> Html:
     )
 
 
-def _reach(values: Floats) -> Floats:
+def reach(values: Floats) -> Floats:
     """What an axis must hold: all but the very least, which arrive with another in one read."""
     positive = values[values > 0]
     found: Floats = np.quantile(positive, [0.001, 1]) if len(positive) else positive
@@ -158,7 +158,7 @@ def _shape(view: View) -> Html:
     if not (gaps_s > 0).any():
         return absent(_SHAPE, "no answer had two token events at different times")
     limits = view.limits("itl", "gap")
-    x = log("time between tokens", [*_reach(gaps_s), *(each.value for each in limits)])
+    x = log("time between tokens", [*reach(gaps_s), *(each.value for each in limits)])
     edges = np.geomspace(x.low, x.high, _BINS + 1)
     counts = _histogram(gaps_s, edges)
     marks: list[Mark] = [Bars("gaps between events", "decode", edges, counts)]

@@ -36,10 +36,13 @@ class Line:
 
 @dataclass(frozen=True)
 class Points:
+    """`large` ones are for a few that are looked at one by one."""
+
     name: str
     role: str
     x: Floats
     y: Floats
+    large: bool = False
 
 
 @dataclass(frozen=True)
@@ -188,7 +191,8 @@ def _mark(box: Box, x: Axis, y: Axis, mark: Mark) -> Html:
     if isinstance(mark, Points):
         places = np.stack([box.x(x, mark.x[known]), box.y(y, mark.y[known])], axis=1).round(1)
         path = "".join(f"M{a:g},{b:g}h0" for a, b in np.unique(places, axis=0))
-        return element("path", d=path, class_=f"points c-{mark.role}", data_name=mark.name)
+        style = f"points {'large ' if mark.large else ''}c-{mark.role}"
+        return element("path", d=path, class_=style, data_name=mark.name)
     path = _path(box.x(x, np.nan_to_num(mark.x)), box.y(y, np.nan_to_num(mark.y)), known, mark.step)
     style = f"line c-{mark.role}" + (" dashed" if mark.dashed else "")
     return element("path", d=path, class_=style, data_name=mark.name)

@@ -24,6 +24,7 @@ from analysis.page.shell import (
     share,
     table,
     text,
+    tiles,
 )
 from analysis.page.stalls import stalls
 from analysis.page.view import View
@@ -95,7 +96,7 @@ def _verdict(summary: Part) -> Iterator[Html]:
     if not summary["run"]["complete"]:
         by = summary["run"]["interrupted_by"]
         yield text(f"The run was cut short{f' by {by}' if by else ''}: what it measured is shown, and judged as such.")
-    yield element("ul", *_tiles(summary), class_="tiles")
+    yield tiles(_tiles(summary))
     if found := warnings(summary["warnings"]):
         yield element("h3", "Warnings")
         yield found
@@ -110,7 +111,7 @@ def _limit_row(each: Part) -> list[Cell]:
     return [verdict, scope, asked, quantity(*unit, each["value"]), ends, each["reason"] or ""]
 
 
-def _tiles(summary: Part) -> Iterator[Html]:
+def _tiles(summary: Part) -> list[tuple[str, str, str]]:
     metrics, stalled, good = summary["metrics"], summary["stalls"], summary["goodput"]
     ttft, since = (metrics["ttft_due_s"], " from due") if metrics["ttft_due_s"]["n"] else (metrics["ttft_s"], "")
     pace, name = (metrics["itl_s"], "ITL") if metrics["itl_s"]["n"] else (metrics["gap_s"], "gap")
@@ -124,8 +125,7 @@ def _tiles(summary: Part) -> Iterator[Html]:
         ("good", share(good["attainment"]), "attainment"),
         ("muted", share(summary["requests"]["error_rate"]), "errors"),
     ]
-    for role, value, label in told:
-        yield element("li", element("b", value.text), element("span", label), class_=f"c-{role}")
+    return [(role, value.text, label) for role, value, label in told]
 
 
 def _phase(view: View, phase: str) -> list[Html]:

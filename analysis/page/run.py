@@ -63,15 +63,18 @@ def _plain(value: object) -> str:
 
 
 def floor(view: View, roofline: Roofline) -> list[Html]:
-    """Measured TTFT and TPOT as multiples of what the request would take at least, alone on the GPUs of a replica."""
+    """Measured TTFT, ITL and TPOT as multiples of what the request would take at least, alone on a replica's GPUs."""
     gpu = f"{roofline.tp} × {roofline.gpu.name}" if roofline.tp > 1 else f"one {roofline.gpu.name}"
-    ttft, tpot = (np.where(view.rows & view.run.ok, each, np.nan) for each in multiples(view, roofline))
+    floors_s = floors(view, roofline)
+    ttft, tpot = (np.where(view.rows & view.run.ok, each, np.nan) for each in multiples(view, *floors_s))
     told = text(
         f"The floor is what {roofline.model.name} on {gpu} takes for the request alone, by a roofline at "
         f"{roofline.compute_efficiency:.0%} of the peak arithmetic and {roofline.bandwidth_efficiency:.0%} of the peak "
-        "bandwidth. 1× is as good as it gets; the rest is queueing, batching with others, and overhead."
+        "bandwidth. 1× is as good as it gets; the rest is queueing, batching with others, and overhead. ITL is of each "
+        "token on its own: its tail are passes that carried the prompts of others."
     )
-    known = [(name, values) for name, values in (("TTFT", ttft), ("TPOT", tpot)) if not np.isnan(values).all()]
+    told_of = (("TTFT", ttft), ("ITL", itl_multiples(view, floors_s[1])), ("TPOT", tpot))
+    known = [(name, values) for name, values in told_of if not np.isnan(values).all()]
     rows: list[list[Cell]] = [[name, *_row(values)] for name, values in known]
     numbers = [table(Table(("", "p50", "p95", "p99"), rows, sortable=False), "Multiples of the floor")] if rows else []
     return [
@@ -81,8 +84,9 @@ def floor(view: View, roofline: Roofline) -> list[Html]:
     ]
 
 
-def multiples(view: View, roofline: Roofline) -> tuple[Floats, Floats]:
-    """TTFT over a prefill of the uncached prompt alone, TPOT over a step at the mean context alone; NaN if unknown."""
+def floors(view: View, roofline: Roofline) -> tuple[Floats, Floats]:
+    """Seconds of a prefill of each request's uncached prompt alone, and of a step at its mean context alone; NaN if
+    unknown."""
     run = view.run
     prompt, output = run.column("prompt_tokens"), run.column("output_tokens")
     cached = np.minimum(np.nan_to_num(run.column("cached_tokens")), prompt - 1)
@@ -91,7 +95,23 @@ def multiples(view: View, roofline: Roofline) -> tuple[Floats, Floats]:
         prefill_s[i] = roofline.seconds(roofline.work([(int(prompt[i] - cached[i]), int(cached[i]))]))
     for i in np.flatnonzero((prompt >= 1) & (output > 1)):
         step_s[i] = roofline.seconds(roofline.work((), 1, round(prompt[i] + output[i] / 2)))
-    return run.column("ttft_s") / prefill_s, run.column("tpot_s") / step_s
+    return prefill_s, step_s
+
+
+def multiples(view: View, prefill_s: Floats, step_s: Floats) -> tuple[Floats, Floats]:
+    """TTFT and TPOT of each request over their floors."""
+    return view.run.column("ttft_s") / prefill_s, view.run.column("tpot_s") / step_s
+
+
+def itl_multiples(view: View, step_s: Floats) -> Floats:
+    """ITL of each token over its request's floor; empty where ITL is undefined."""
+    run = view.run
+    if np.any(run.tokens_unknown & view.rows):
+        return np.empty(0)
+    chosen = (view.rows & run.streamed)[run.gaps.row]
+    tokens = run.events.tokens[run.gaps.end[chosen]].astype(np.int64)
+    found = run.gaps.gap_ns[chosen] / 1e9 / tokens / step_s[run.gaps.row[chosen]]
+    return np.repeat(found, tokens)
 
 
 def _row(values: Floats) -> list[Number]:

@@ -171,6 +171,14 @@ def absent(question: str, why: str) -> Html:
     return element("p", element("b", question), f" Not drawn: {why}.", class_="absent")
 
 
+def tiles(told: Iterable[tuple[str, str, str]]) -> Html:
+    """A few numbers at a glance; each with the role of its colour, as shown, and what it is of."""
+    entries = [
+        element("li", element("b", value), element("span", label), class_=f"c-{role}") for role, value, label in told
+    ]
+    return element("ul", *entries, class_="tiles")
+
+
 def columns(*content: Html) -> Html:
     """In two columns where there is room, row by row."""
     return element("div", *content, class_="columns")

@@ -1,6 +1,6 @@
 """`loadgen compare`: is a candidate slower than a base?"""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,15 @@ def compare(arguments: dict[str, Any]) -> int:
         found = compare_runs(base, candidate, _tolerance(arguments["tolerance"]))
     except ValueError as problem:
         raise UsageError(str(problem)) from None
-    put(_rendered(found, arguments["format_"]), arguments["output"])
+    text = _page(found, base, candidate) if arguments["format_"] == "html" else _rendered(found, arguments["format_"])
+    put(text, arguments["output"])
     return exit_status(found)
+
+
+def _page(found: Mapping[str, Any], base: Sequence[Any], candidate: Sequence[Any]) -> str:
+    from analysis.page.compare import render
+
+    return render(found, base, candidate)
 
 
 def _runs(paths: Iterable[Path]) -> list[Any]:

@@ -73,12 +73,16 @@ def _printed(made: "Estimate", arguments: Mapping[str, Any]) -> str:
 
         return as_json(page(made))
     if arguments["format_"] == "html":
-        from analysis.estimate.svg import html
-
-        return html(made)
+        return _page(made)
     from analysis.estimate.text import render
 
     return render(made, arguments["timeline"], arguments["explain"], max(80, columns()), colored())
+
+
+def _page(made: "Estimate") -> str:
+    from analysis.page.estimate import render
+
+    return render(made)
 
 
 def _rendering(path: Path) -> Callable[["Estimate"], str | bytes]:
@@ -86,7 +90,7 @@ def _rendering(path: Path) -> Callable[["Estimate"], str | bytes]:
     from analysis.estimate import png, svg
 
     known: dict[str, Callable[[Estimate], str | bytes]] = {
-        ".html": svg.html,
+        ".html": _page,
         ".svg": svg.svg,
         ".png": png.png,
     }

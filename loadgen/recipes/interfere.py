@@ -31,7 +31,7 @@ def interfere(arguments: dict[str, Any]) -> int:
         _measure(design, arguments, path)
     result = result_of(path, design.max_freeze_s)
     put(as_json(result), path / RESULT)
-    put(as_json(result) if arguments["format_"] == "json" else _text(result))
+    put(_rendered(result, path, arguments["format_"]), arguments["output"])
     if arguments["from_"] is None and not arguments["quiet"]:
         print(f"loadgen: results in {path}", file=sys.stderr)
     return _stopped_by_signal(path) or exit_status(result)
@@ -114,7 +114,14 @@ def _duration_s(flag: str, text: str) -> float:
     return seconds
 
 
-def _text(result: Mapping[str, Any]) -> str:
+def _rendered(result: Mapping[str, Any], path: Path, kind: str) -> str:
+    if kind == "json":
+        return as_json(result)
+    if kind == "html":
+        from analysis.page.interfere import render
+        from analysis.rundir import read_meta
+
+        return render(result, read_meta(path))
     from analysis.interfere.text import render_interfere
 
     return render_interfere(result, columns(), colored())

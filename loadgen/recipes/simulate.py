@@ -67,7 +67,15 @@ def _compare(arguments: Mapping[str, Any], workload: "Workload", schedule: "Sche
         rows.append(row(name.strip(), options.hardware(), summary_by(run, arguments)))
     document = {"workload": workload.name, "seed": schedule.seed, "policies": rows}
     put(as_json(document) if arguments["format_"] == "json" else render(document))
+    if arguments["html"] is not None:
+        put(_page(document), arguments["html"])
     return 0
+
+
+def _page(document: Mapping[str, Any]) -> str:
+    from analysis.page.policies import render
+
+    return render(document)
 
 
 def _tell(arguments: Mapping[str, Any], text: str) -> None:

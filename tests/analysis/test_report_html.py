@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from analysis.page.lanes import pack
 from analysis.page.report import render
 from analysis.page.requests import longest_wait_s
-from analysis.page.run import multiples
+from analysis.page.run import floors, itl_multiples, multiples
 from analysis.page.view import View
 from analysis.roofline import Gpu, Model, Roofline
 from analysis.run import Run
@@ -249,12 +249,16 @@ def test_a_floor_is_shown_where_the_replica_is_known() -> None:
     model = Model("toy", params=0.5e9, layers=0, hidden=1, heads=1, kv_heads=1, head_dim=1, context_tokens=99)
     gpu = Gpu("toy gpu", flops=1e12, bandwidth=1e11, memory_bytes=1e12)
     roofline = Roofline(gpu, model, compute_efficiency=1, bandwidth_efficiency=1)
-    run = run_of(record("a", [200, 230, 260], usage=3, prompt_tokens=100))
-    ttft, tpot = multiples(View(run, summarize(run)), roofline)
+    run = run_of(record("a", [200, 220, 260], usage=3, prompt_tokens=100))
+    view = View(run, summarize(run))
+    floors_s = floors(view, roofline)
+    ttft, tpot = multiples(view, *floors_s)
     assert ttft.tolist() == pytest.approx([2.0])
     assert tpot.tolist() == pytest.approx([3.0])
+    assert itl_multiples(view, floors_s[1]).tolist() == pytest.approx([2.0, 4.0])
     page = checked(rendered(run, roofline=roofline))
     assert "toy on one toy gpu" in page.text
+    assert "ITL 3× 3.9× 3.98×" in page.text
     assert "floor" in [each["id"] for each in page.named("section")]
 
 

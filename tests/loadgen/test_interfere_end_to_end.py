@@ -20,9 +20,9 @@ from tests.loadgen.scripted import refused_url
 
 ARGUMENTS: dict[str, Any] = {
     "target": None, "model": None, "streams": 1, "lengths": "1024,8192", "repeats": 3, "rest": "50ms",
-    "max_freeze": "100ms", "seed": 7, "body": None, "out": None, "from_": None, "format_": "json", "quiet": False,
-    "endpoint": "chat", "api_key": None, "header": None, "ca_file": None, "client_cert": None, "insecure": False,
-    "proxy": None,
+    "max_freeze": "100ms", "seed": 7, "body": None, "out": None, "from_": None, "format_": "json", "output": None,
+    "quiet": False, "endpoint": "chat", "api_key": None, "header": None, "ca_file": None, "client_cert": None,
+    "insecure": False, "proxy": None,
 }  # fmt: skip
 
 

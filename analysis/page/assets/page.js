@@ -14,7 +14,11 @@
     const at = low + ((bent(a, a.high) - low) * (px - a.start)) / (a.end - a.start);
     return a.scale === "log" ? 10 ** at : a.scale === "nines" ? 1 - 10 ** -at : at;
   };
-  const digits = (v) => v.toLocaleString("en", { maximumSignificantDigits: Math.abs(v) >= 1000 ? 4 : 3 });
+  const PREFIXES = [[1e15, "P"], [1e12, "T"], [1e9, "G"], [1e6, "M"]];
+  const digits = (v) => {
+    const [scale, prefix] = PREFIXES.find(([least]) => Math.abs(v) >= least) || [1, ""];
+    return (v / scale).toLocaleString("en", { maximumSignificantDigits: Math.abs(v) >= 1000 ? 4 : 3 }) + prefix;
+  };
   const shown = (a, v) => {
     if (a.scale === "nines") return "p" + Number((100 * v).toPrecision(v > 0.999 ? 5 : 4));
     if (a.unit === "share") return digits(100 * v) + "%";
