@@ -6,11 +6,38 @@ leaves its slack to the next, as a reader's buffer does. A token that is late mi
 TBT that it is late; the clock then starts anew at its arrival.
 """
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
 
 from analysis.quantiles import Bools, Floats, Ints
 from analysis.record import UNKNOWN
 from analysis.run import Run
+from analysis.units import seconds, share
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """What a workload says of fluidity; a good request has met the share `at_least` of its deadlines (None: any)."""
+
+    ttft_s: float = 1.0
+    tbt_s: float = 0.1
+    at_least: float | None = None
+
+
+def targets(run: Run) -> Targets:
+    """Raises ValueError (one line) for what is no duration or share."""
+    workload = run.meta.get("workload")
+    said: Mapping[str, Any] = (workload.get("fluidity") if isinstance(workload, Mapping) else None) or {}
+    least = said.get("at_least")
+    plain = Targets()
+    return Targets(
+        seconds(said.get("ttft", plain.ttft_s)),
+        seconds(said.get("tbt", plain.tbt_s)),
+        None if least is None else share(least),
+    )
 
 
 def fluidity(run: Run, rows: Bools, ttft_s: float, tbt_s: float) -> Floats:

@@ -6,8 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from analysis.intervals import Labels, share_interval
+from analysis.fluidity import fluidity, targets
+from analysis.intervals import BLOCKS, Labels, share_interval
 from analysis.limits import ALL, GOOD_METRICS, Limit, gap_quantile
+from analysis.looks import z_of
+from analysis.pooled import run_count
 from analysis.quantiles import Bools, Floats, segment_quantile
 from analysis.run import Run
 from analysis.throughput import Flow, per_block, rate_interval
@@ -31,7 +34,7 @@ def per_request_limits(good: Mapping[str, float], limits: Sequence[Limit], class
     """The limits in seconds that a request of a class must meet: those of `good`, else what the SLO's limits imply.
 
     A limit on ttft, ttfat, tpot or e2e holds for each request; one on itl or gap becomes `gap_p99`. The tightest
-    counts.
+    counts. A least share of token deadlines (`fluidity.at_least`) comes on top.
     """
     if good:
         return dict(good)
@@ -46,9 +49,11 @@ def per_request_limits(good: Mapping[str, float], limits: Sequence[Limit], class
 def judge(run: Run, good: Mapping[str, float], limits: Sequence[Limit]) -> Good:
     """Hold every request against the limits of its class."""
     passed, limited = run.ok.copy(), np.zeros(len(run.ok), dtype=bool)
+    least = targets(run).at_least
+    fluent = {} if least is None or run.counted is not None else {"fluidity": least}
     by_limit: dict[str, tuple[Bools, Bools]] = {}
     for class_name, mine in run.classes.items():
-        wanted = per_request_limits(good, limits, class_name)
+        wanted = per_request_limits(good, limits, class_name) | fluent
         limited |= mine & bool(wanted)
         for name, value in wanted.items():
             met = mine & _meets(run, name, value)
@@ -86,12 +91,14 @@ def intervals(run: Run, judged: Good, rows: Bools, blocks: Labels, flowed: Flow)
     good = wanted & judged.good
     if not (wanted & judged.limited).any():
         return dict.fromkeys(("attainment", "goodput_per_s"))
-    share = share_interval([(per_block(blocks[good]), per_block(blocks[wanted]))])
+    runs, z = run_count(run), z_of(run)
+    share = share_interval([(per_block(blocks[good], runs=runs), per_block(blocks[wanted], runs=runs))], z)
     timed = flowed.length_s and share
-    started = np.maximum(flowed.due[good], 0)  # a start outside of its stage's window counts at its edge
+    mine = flowed.due[good]
+    started = np.where(mine < 0, blocks[good] // BLOCKS * BLOCKS, mine)  # a start outside of its window: at its edge
     return {
         "attainment": share and list(share),
-        "goodput_per_s": rate_interval(per_block(started), flowed.length_s) if timed else None,
+        "goodput_per_s": rate_interval(per_block(started, runs=runs), flowed.block_s, z) if timed else None,
     }
 
 
@@ -99,19 +106,24 @@ def due(run: Run, rows: Bools) -> Bools:
     return rows & ~(run.where("outcome", "not_sent") & np.isnan(run.column("due_ns")))
 
 
-def _meets(run: Run, name: str, limit_s: float) -> Bools:
+def _meets(run: Run, name: str, limit: float) -> Bools:
     """Success within the limit; an answer too short to have the metric (one token) meets it."""
+    if name == "fluidity":
+        due = targets(run)
+        return run.ok & (fluidity(run, run.ok, due.ttft_s, due.tbt_s) >= limit)
     q = gap_quantile(name)
     if q is None and name != "tpot":
-        return run.ok & (run.column(f"{name}_s") <= limit_s)
+        return run.ok & (run.column(f"{name}_s") <= limit)
     if q is None:
         values = run.column("tpot_s")
         too_short = np.isnan(values) & ~np.isnan(run.column("output_tokens"))
     else:
         values = _gap_quantiles_s(run, q)
         too_short = run.events.per_request == 1
-    return run.streamed & (too_short | (values <= limit_s))
+    return run.streamed & (too_short | (values <= limit))
 
 
 def _gap_quantiles_s(run: Run, q: float) -> Floats:
+    if run.cells is not None:
+        return run.cells.quantile_ns(q) / 1e9
     return segment_quantile(run.gaps.ordered_ns, run.gaps.starts, q) / 1e9

@@ -9,6 +9,9 @@ over blocks (samples below a value, failures, tokens) has a variance that the bo
 drawing blocks anew. Its limit for many draws is known in closed form, the sum of squares of what the blocks deviate, so
 nothing is drawn: the same run gives the same interval.
 
+*Several runs.* Runs of one workload that are judged together have BLOCKS blocks each, and what differs from run to run
+adds to the variance (see `spread`).
+
 *Long memory.* Plain block resampling takes blocks for independent. In a busy queue they are not, and simulated runs
 (tests/bench/intervals.py) show its intervals cover far less than they promise. Instead of the sum of squares, the
 variance is read off the slow changes across blocks: the mean square of the first COSINES cosine waves in them (the
@@ -37,8 +40,8 @@ COSINES = 12
 Z95 = 1.959964
 _TAIL = (0.9, 0.95)
 
-Labels = npt.NDArray[np.int8]
-"""A block of time by its number, -1 for none."""
+Labels = npt.NDArray[np.int16]
+"""A block of time by its number, -1 for none: of the first run below BLOCKS, of the second below 2 BLOCKS, …"""
 
 Interval = tuple[float, float]
 
@@ -56,11 +59,12 @@ class Spread:
 
 @dataclass(frozen=True)
 class Sample:
-    """Samples of one run: their values, how often each counts (None: once), and the block of time of each."""
+    """Samples of one run, or of several: their values, how often each counts (None: once), and the block of each."""
 
     values: Floats
     counts: Ints | None
     block: Labels
+    runs: int = 1
 
     @cached_property
     def per_block(self) -> Floats:
@@ -68,38 +72,56 @@ class Sample:
 
     def up_to(self, value: float) -> Floats:
         """How many samples of each block do not exceed a value."""
-        return self.per_block - self._sums(np.flatnonzero(self.values > value))
+        if value not in self._up_to:
+            self._up_to[value] = self.per_block - self._sums(np.flatnonzero(self.values > value))
+        return self._up_to[value]
+
+    @cached_property
+    def _up_to(self) -> dict[float, Floats]:
+        """Percentiles far out look at those before them as well: counting is what takes the time."""
+        return {}
 
     def deviations(self, mean: float) -> Floats:
         """Sum of what the samples of each block differ from a mean."""
         weights = (self.values - mean) * (1 if self.counts is None else self.counts)
-        return np.bincount(self.block, weights, BLOCKS).astype(np.float64)
+        return np.bincount(self.block, weights, BLOCKS * self.runs).astype(np.float64)
 
     def _sums(self, chosen: "slice | Ints") -> Floats:
         weights = None if self.counts is None else self.counts[chosen]
-        return np.bincount(self.block[chosen], weights, BLOCKS).astype(np.float64)
+        return np.bincount(self.block[chosen], weights, BLOCKS * self.runs).astype(np.float64)
 
 
-def in_order(start_ns: Floats, rows: Bools) -> Labels:
+def in_order(start_ns: Floats, rows: Bools, run: Ints | None = None) -> Labels:
     """The block of each request in the mask `rows`: equal numbers of requests, in order of start.
 
     Requests that started at one instant are interchangeable: their order is drawn, always alike. So are those of which
-    no start is known, which come last.
+    no start is known, which come last. `run` numbers the run of each request where they are of several.
     """
-    result = np.full(len(rows), -1, dtype=np.int8)
-    at = np.flatnonzero(rows)
-    drawn = np.random.default_rng(0).permutation(len(at))
-    result[at[np.lexsort((drawn, start_ns[at]))]] = np.arange(len(at)) * BLOCKS // max(len(at), 1)
+    result = np.full(len(rows), -1, dtype=np.int16)
+    for number in range(1 if run is None or not len(run) else int(run.max()) + 1):
+        at = np.flatnonzero(rows if run is None else rows & (run == number))
+        drawn = np.random.default_rng(0).permutation(len(at))
+        order = at[np.lexsort((drawn, start_ns[at]))]
+        result[order] = number * BLOCKS + np.arange(len(at)) * BLOCKS // max(len(at), 1)
     return result
 
 
 def spread(runs: Sequence[Floats]) -> Spread:
     """Of the total of what blocks deviate, by run; what differs from run to run adds to it.
 
-    Only with several runs can the latter be seen. The degrees of freedom of the two parts join by Satterthwaite.
+    Only with several runs can the latter be seen. With T_r the total of run r of R,
+
+        within  = sum of the variance of each T_r by its own blocks
+        between = R / (R - 1) * sum of (T_r - mean T)^2
+        variance = within + max(0, between - within)
+
+    the analysis-of-variance estimate for random effects, not below 0 (Cochran 1954; DerSimonian and Laird 1986): runs
+    that differ no more than their blocks let expect add nothing. The degrees of freedom of the two parts join by
+    Satterthwaite (1946). One array may hold the blocks of several runs; a run that has none of them does not count.
     """
+    runs = [part for sums in runs for part in sums.reshape(-1, BLOCKS) if part.any()]
     within = sum(_slow_variance(sums) for sums in runs)
-    freedom = float(COSINES * len(runs))
+    freedom = float(COSINES * max(1, len(runs)))
     totals = np.array([sums.sum() for sums in runs])
     if len(runs) < 2:
         return Spread(within, freedom)
@@ -111,12 +133,18 @@ def spread(runs: Sequence[Floats]) -> Spread:
     return Spread(within + extra, joined)
 
 
+def too_short(sums: Floats) -> bool:
+    """Whether a run has too few blocks with anything in them to compare them over time."""
+    filled = np.count_nonzero(sums.reshape(-1, BLOCKS), axis=1)
+    return not filled.any() or bool(np.any((filled > 0) & (filled < FEWEST_BLOCKS)))
+
+
 def quantile_interval(runs: Sequence[Sample], ordered: Ordered, q: float, z: float = Z95) -> Interval | None:
     """Of a quantile over the samples of all runs, which `ordered` holds; None where there are too few blocks.
 
     An end may be infinite. `z` is the normal quantile that stands for the confidence asked for.
     """
-    if any(np.count_nonzero(run.per_block) < FEWEST_BLOCKS for run in runs):
+    if any(too_short(run.per_block) for run in runs):
         return None
     half = quantile_spread(runs, ordered, q).half_width(z)
     low, high = q - half, q + half
@@ -132,23 +160,25 @@ def quantile_spread(runs: Sequence[Sample], ordered: Ordered, q: float) -> Sprea
     return Spread(most.variance * q * (1 - q) / len(ordered), most.freedom)
 
 
-def percentile_intervals(sample: Sample, ordered: Ordered) -> tuple[dict[str, list[float] | None], dict[str, str]]:
+def percentile_intervals(
+    sample: Sample, ordered: Ordered, z: float = Z95
+) -> tuple[dict[str, list[float] | None], dict[str, str]]:
     """The `ci95` of a metric block, and the reason for each percentile that has none."""
     found: dict[str, list[float] | None] = {}
     missing: dict[str, str] = {}
     for name, q in PERCENTILES.items():
         few = too_few(name, q, len(ordered))
-        ends = None if few else quantile_interval([sample], ordered, q)
+        ends = None if few else quantile_interval([sample], ordered, q, z)
         found[name] = finite(ends)
         if found[name] is None:
             missing[name] = few or (open_end(sample, ordered, q) if ends else FEW_BLOCKS)
     return found, missing
 
 
-def mean_interval(sample: Sample, mean: float) -> Interval | None:
-    if np.count_nonzero(sample.per_block) < FEWEST_BLOCKS:
+def mean_interval(sample: Sample, mean: float, z: float = Z95) -> Interval | None:
+    if too_short(sample.per_block):
         return None
-    half = spread([sample.deviations(mean)]).half_width() / float(sample.per_block.sum())
+    half = spread([sample.deviations(mean)]).half_width(z) / float(sample.per_block.sum())
     return mean - half, mean + half
 
 
@@ -160,7 +190,7 @@ def share_interval(runs: Sequence[tuple[Floats, Floats]], z: float = Z95) -> Int
     The correction is for rare hits, whose counts are skewed.
     """
     hits, trials = (float(sum(run[part].sum() for run in runs)) for part in (0, 1))
-    if any(np.count_nonzero(run[1]) < FEWEST_BLOCKS for run in runs):
+    if any(too_short(run[1]) for run in runs):
         return None
     share = hits / trials
     found = spread([own - share * of for own, of in runs])
@@ -182,7 +212,7 @@ def ratio_interval(runs: Sequence[tuple[Floats, Floats]], z: float = Z95) -> Int
     Made on the scale of logarithms, as a rate cannot fall below 0.
     """
     above, below = (float(sum(run[part].sum() for run in runs)) for part in (0, 1))
-    if any(np.count_nonzero(run[1]) < FEWEST_BLOCKS for run in runs) or not above:
+    if any(too_short(run[1]) for run in runs) or not above:
         return None
     ratio = above / below
     half = spread([own - ratio * of for own, of in runs]).half_width(z) / above
@@ -219,9 +249,9 @@ def open_end(sample: Sample, ordered: Ordered, q: float) -> str:
     return f"{len(ordered):,} samples, alike as they are, say no more than {worth:,.0f} independent ones: too few"
 
 
-def needed_share(runs: Sequence[Sample], ordered: Ordered, q: float) -> float:
+def needed_share(runs: Sequence[Sample], ordered: Ordered, q: float, z: float = Z95) -> float:
     """How many times as many samples it takes for both ends of the interval to be finite."""
-    return (quantile_spread(runs, ordered, q).half_width() / min(q, 1 - q)) ** 2
+    return (quantile_spread(runs, ordered, q).half_width(z) / min(q, 1 - q)) ** 2
 
 
 def finite(ends: Interval | None) -> list[float] | None:

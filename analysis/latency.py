@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 
 from analysis.intervals import Labels, Sample, percentile_intervals
+from analysis.looks import z_of
+from analysis.pooled import run_count
 from analysis.quantiles import Bools, Floats, Ints, Ordered, block
 from analysis.run import Run
 
@@ -28,16 +30,20 @@ def sample(run: Run, rows: Bools, metric: str, blocks: Labels) -> Sample:
 
     `blocks` says for each request which block of time it belongs to.
     """
+    runs = run_count(run)
     if metric in run.undefined:
-        return Sample(np.empty(0), None, blocks[:0])
+        return Sample(np.empty(0), None, blocks[:0], runs)
     if metric in PER_REQUEST:
         values = run.column(f"{metric}_s")
         chosen = rows & run.ok & ~np.isnan(values)
-        return Sample(values[chosen], None, blocks[chosen])
+        return Sample(values[chosen], None, blocks[chosen], runs)
     if metric == "itl" and bool(np.any(run.tokens_unknown & rows)):
-        return Sample(np.empty(0), None, blocks[:0])
+        return Sample(np.empty(0), None, blocks[:0], runs)
+    if run.cells is not None:
+        values, counts, row = run.cells.samples(rows & run.streamed, per_token=metric == "itl")
+        return Sample(values, counts, blocks[row], runs)
     at = run.gaps.of(rows & run.streamed)
-    return Sample(*_gap_samples(run, at, per_token=metric == "itl"), blocks[run.gaps.row[at]])
+    return Sample(*_gap_samples(run, at, per_token=metric == "itl"), blocks[run.gaps.row[at]], runs)
 
 
 def gap_samples(run: Run, rows: Bools, kinds: Bools) -> Samples:
@@ -60,7 +66,7 @@ def metrics(run: Run, rows: Bools, blocks: Labels) -> tuple[dict[str, Any], dict
             made[name], few = dict(made["itl_s"]), missing.get("itl_s.ci95")
         else:
             found = sample(run, rows, metric, blocks)
-            made[name], few = _block(found)
+            made[name], few = _block(found, z_of(run))
             single = metric == "itl" and found.counts is None and len(found.values) > 0
         if not made[name]["n"]:
             missing[name] = why_undefined(run, rows, metric)
@@ -69,12 +75,12 @@ def metrics(run: Run, rows: Bools, blocks: Labels) -> tuple[dict[str, Any], dict
     return made, missing
 
 
-def _block(found: Sample) -> tuple[dict[str, Any], str | None]:
+def _block(found: Sample, z: float) -> tuple[dict[str, Any], str | None]:
     ordered = Ordered.of(found.values, found.counts)
     result = block(found.values, found.counts, ordered)
     if not result["n"]:
         return result, None
-    ends, missing = percentile_intervals(found, ordered)
+    ends, missing = percentile_intervals(found, ordered, z)
     return result | {"ci95": ends}, "; ".join(f"{name}: {why}" for name, why in missing.items()) or None
 
 

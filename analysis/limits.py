@@ -15,7 +15,7 @@ ALL = "all"
 STALL_STATISTICS: dict[str, Callable[[str], float]] = {
     "per_1k": plain, "count": plain, "share": share, "longest": seconds, "total": seconds,
 }  # fmt: skip
-SHARES = ("attainment", "errors")
+SHARES = ("attainment", "errors", "fluidity")
 RATES = ("goodput", "requests_per_s", "prompt_tokens_per_s", "output_tokens_per_s")
 GOOD_METRICS = ("ttft", "ttft_due", "ttfat", "tpot", "e2e", "e2e_due")
 _STATISTICS = ("mean", "min", "max", "p50", "p90", "p95", "p99", "p999")

@@ -3,12 +3,15 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 
+from analysis.fluidity import deadlines, targets
 from analysis.intervals import (
     FEW_BLOCKS,
+    Z95,
     Interval,
     Labels,
     Sample,
@@ -18,12 +21,16 @@ from analysis.intervals import (
     open_end,
     quantile_interval,
     samples_needed,
+    share_interval,
     too_few,
 )
-from analysis.latency import METRICS, PER_REQUEST, STREAM_METRICS, sample
+from analysis.latency import METRICS, PER_REQUEST, STREAM_METRICS, sample, why_itl_unknown
 from analysis.limits import Limit, quantile_of
+from analysis.looks import z_of
+from analysis.pooled import run_count
 from analysis.quantiles import Bools, Ints, Ordered, quantile
 from analysis.run import Run
+from analysis.throughput import per_block
 
 _STALL_KEYS = {"per_1k": "per_1k_tokens", "count": "count", "share": "share_of_requests", "longest": "longest_s",
                "total": "total_s"}  # fmt: skip
@@ -52,7 +59,7 @@ class Measured:
         worst: The value with those that were missed.
         few: Why it takes a longer run, `stretch` times as long, before it can be judged at all.
         early_stopping: MLPerf's upper bound of a percentile, the samples taken for independent.
-        near: How many samples are beyond the limit or within a fifth of it; None where there are none to look at.
+        far: Whether so many requests without a sample near the limit prove it, as told in `_far`.
         requests: How many requests the samples are of.
     """
 
@@ -64,24 +71,32 @@ class Measured:
     few: str | None = None
     stretch: float = 1.0
     early_stopping: float | None = None
-    near: int | None = None
+    far: bool = False
     requests: int = 0
 
 
 def measure(run: Run, limit: Limit, scope: Scope) -> Measured:
     """What a limit is held against, in the unit of its metric."""
     part = scope.part
+    if limit.metric in ("fluidity", "stall") and (lost := _lost(run, limit.metric)):
+        return Measured(None, lost)
     if limit.metric in METRICS:
         return _latency(run, limit, scope)
     if limit.metric == "stall":
-        return _stall(limit, part["stalls"])
+        return _stall(run, limit, scope)
     if limit.metric == "errors":
-        return _errors(part["requests"])
+        return _errors(run, part["requests"])
+    if limit.metric == "fluidity":
+        return _fluidity(run, scope)
     if limit.metric in ("attainment", "goodput"):
         name = "attainment" if limit.metric == "attainment" else "goodput_per_s"
         value = part["goodput"]["requests_per_s" if limit.metric == "goodput" else limit.metric]
         return _counted(value, part["requests"]["ci95"][name], part["undefined"].get("goodput"))
     return _counted(part["throughput"][limit.metric], part["throughput"]["ci95"][limit.metric])
+
+
+def _lost(run: Run, metric: str) -> str | None:
+    return run.undefined.get("stalls" if metric == "stall" else metric)
 
 
 def _counted(value: float | None, ends: list[float] | None, reason: str | None = None) -> Measured:
@@ -90,21 +105,64 @@ def _counted(value: float | None, ends: list[float] | None, reason: str | None =
     return Measured(value, ends=(ends[0], ends[1]) if ends else None, few=None if ends else FEW_BLOCKS)
 
 
-def _errors(requests: Mapping[str, Any]) -> Measured:
+def _errors(run: Run, requests: Mapping[str, Any]) -> Measured:
     """Without a single failure there is nothing to resample: the value stands for itself, however short the run."""
-    return (
-        Measured(0.0) if requests["failed"] == 0 else _counted(requests["error_rate"], requests["ci95"]["error_rate"])
-    )
+    if requests["failed"]:
+        return _counted(requests["error_rate"], requests["ci95"]["error_rate"])
+    return Measured(0.0, ends=_none_yet(run, requests["sent"]))
 
 
-def _stall(limit: Limit, totals: Mapping[str, Any]) -> Measured:
+def _none_yet(run: Run, trials: float) -> Interval | None:
+    """The interval of a rate of which no event has come in so many trials, for a run that is looked at several times.
+
+    It would be stopped at the first look that happens to see none. So the rate is held to be below the one at which
+    none would come with the chance of a wrong verdict that a look has (the rule of three).
+    """
+    return (0.0, -math.log(_chance(run)) / trials) if z_of(run) > Z95 and trials else None
+
+
+def _chance(run: Run) -> float:
+    """Of an interval of the run not to hold."""
+    return 2 * (1 - NormalDist().cdf(z_of(run)))
+
+
+def _stall(run: Run, limit: Limit, scope: Scope) -> Measured:
     """Without a single stall the value stands for itself, and so does a count or a longest one, which has no rate."""
-    name = _STALL_KEYS[limit.statistic or ""]
+    name, totals = _STALL_KEYS[limit.statistic or ""], scope.part["stalls"]
     if totals["share_of_requests"] is None:
         return Measured(None, "no answer was streamed")
-    if not totals["count"] or name not in totals["ci95"]:
+    if not totals["count"] and name in totals["ci95"]:
+        trials = {"share": np.sum(scope.rows & run.streamed), "per_1k": (scope.part["tokens"]["output"] or 0) / 1000}
+        return Measured(0.0, ends=_none_yet(run, float(trials[limit.statistic or ""])))
+    if name not in totals["ci95"]:
         return Measured(totals[name] or 0.0)
     return _counted(totals[name], totals["ci95"][name])
+
+
+def _fluidity(run: Run, scope: Scope) -> Measured:
+    """Of all token deadlines in scope those that were met; the tokens of streams that were only played back met none.
+
+    The deadlines of one request are alike, and so are those of requests close in time: blocks of time tell.
+    """
+    due = targets(run)
+    if run.counted is not None:
+        return Measured(None, "token deadlines take every token event, and this run did not keep them")
+    if unknown := int(np.sum(run.tokens_unknown & scope.rows)):
+        return Measured(None, why_itl_unknown(run, scope.rows, unknown))
+    met, missed = deadlines(run, scope.rows, due.ttft_s, due.tbt_s)
+    if not met.sum() + missed.sum():
+        return Measured(None, "no answer was streamed")
+    absent = np.where(scope.rows & run.ok & ~run.streamed, run.events.per_request, 0)
+    sums = [per_block(scope.blocks[scope.rows], each[scope.rows].astype(np.float64), run_count(run))
+            for each in (met, met + missed + absent)]  # fmt: skip
+    ends = share_interval([(sums[0], sums[1])], z_of(run))
+    return Measured(
+        float(met.sum() / (met + missed).sum()),
+        ends=ends,
+        missed=int(absent.sum()),
+        worst=float(met.sum() / (met + missed + absent).sum()),
+        few=None if ends else FEW_BLOCKS,
+    )
 
 
 def _latency(run: Run, limit: Limit, scope: Scope) -> Measured:
@@ -125,28 +183,36 @@ def _latency(run: Run, limit: Limit, scope: Scope) -> Measured:
     found = _with_absent(sample(run, scope.rows, limit.metric, scope.blocks), absent, scope.blocks)
     q = quantile_of(limit.statistic)
     if q is None:
-        return _mean(block["mean"], found, int(absent.sum()))
-    measured = _percentile(statistic, q, found, absent, per_request=limit.metric in PER_REQUEST)
-    return replace(measured, near=_near(limit, found), requests=int((scope.rows & run.ok).sum()))
+        return _mean(block["mean"], found, int(absent.sum()), z_of(run))
+    measured = _percentile(statistic, q, found, absent, z_of(run))
+    measured = replace(measured, early_stopping=_bound(found, q) if limit.metric in PER_REQUEST else None)
+    requests = int((scope.rows & run.ok).sum())
+    return replace(measured, far=_far(limit, q, found, requests, _chance(run)), requests=requests)
 
 
-def _near(limit: Limit, found: Sample) -> int:
-    """How many samples lie above a fifth below an upper limit, those that never came among them."""
-    near = ~(found.values <= FAR * limit.value)
-    return int(near.sum() if found.counts is None else found.counts[near].sum())
+def _far(limit: Limit, q: float, found: Sample, requests: int, chance: float) -> bool:
+    """Whether a percentile without an upper end is below an upper limit all the same, as no sample comes near that.
+
+    Were more than 1 - q of the samples beyond, n requests would show none with a chance of q^n at most, taken that
+    such samples come to requests independently: below 5 % from n = 3 / (1 - q) on (the rule of three; Hanley and
+    Lippman-Hand 1983), or a smaller chance where the run is looked at several times. What makes the interval open is
+    that small changes of the level last; that says nothing of values far above it, while values just below it would be
+    a warning. Samples that never came are near.
+    """
+    return bool(np.all(found.values <= FAR * limit.value)) and requests * (1 - q) >= -math.log(chance)
 
 
-def _mean(value: float, found: Sample, missed: int) -> Measured:
+def _mean(value: float, found: Sample, missed: int, z: float) -> Measured:
     if missed:
         return Measured(value, ends=(math.inf, math.inf), missed=missed, worst=math.inf)
-    ends = mean_interval(found, value)
+    ends = mean_interval(found, value, z)
     return Measured(value, ends=ends, few=None if ends else FEW_BLOCKS)
 
 
-def _percentile(statistic: str, q: float, found: Sample, absent: Ints, per_request: bool) -> Measured:
+def _percentile(statistic: str, q: float, found: Sample, absent: Ints, z: float) -> Measured:
     ordered = Ordered.of(found.values, found.counts)
     worst, missed = float(ordered.at(np.array([q]))[0]), int(absent.sum())
-    ends, few, stretch = _ends(statistic, q, found, ordered)
+    ends, few, stretch = _ends(statistic, q, found, ordered, z)
     return Measured(
         value=_of_those_that_came(found, q) if missed else worst,
         ends=ends,
@@ -154,18 +220,19 @@ def _percentile(statistic: str, q: float, found: Sample, absent: Ints, per_reque
         worst=worst,
         few=few,
         stretch=stretch,
-        early_stopping=_bound(ordered, q) if per_request else None,
     )
 
 
-def _ends(statistic: str, q: float, found: Sample, ordered: Ordered) -> tuple[Interval | None, str | None, float]:
+def _ends(
+    statistic: str, q: float, found: Sample, ordered: Ordered, z: float
+) -> tuple[Interval | None, str | None, float]:
     """The interval of a percentile; else, or where it is open, why, and how many times as long a run it takes."""
     if few := too_few(statistic, q, len(ordered)):
         return None, few, samples_needed(q) / len(ordered)
-    ends = quantile_interval([found], ordered, q)
+    ends = quantile_interval([found], ordered, q, z)
     if ends is None:
         return None, FEW_BLOCKS, 1.0
-    stretch = needed_share([found], ordered, q)
+    stretch = needed_share([found], ordered, q, z)
     return ends, open_end(found, ordered, q) if stretch > 1 else None, stretch
 
 
@@ -174,8 +241,8 @@ def _of_those_that_came(found: Sample, q: float) -> float:
     return quantile(found.values[came], q, None if found.counts is None else found.counts[came])
 
 
-def _bound(ordered: Ordered, q: float) -> float | None:
-    bound = early_stopping(ordered, q)
+def _bound(found: Sample, q: float) -> float | None:
+    bound = early_stopping(Ordered.of(found.values, found.counts), q)
     return bound if bound is not None and math.isfinite(bound) else None
 
 
@@ -186,7 +253,7 @@ def _with_absent(found: Sample, absent: Ints, blocks: Labels) -> Sample:
         return found
     counts = np.ones(len(found.values), dtype=np.int64) if found.counts is None else found.counts
     values = np.append(found.values, np.full(len(at), np.inf))
-    return Sample(values, np.append(counts, absent[at]), np.append(found.block, blocks[at]))
+    return Sample(values, np.append(counts, absent[at]), np.append(found.block, blocks[at]), found.runs)
 
 
 def _absent(run: Run, limit: Limit, rows: Bools) -> Ints:

@@ -2,10 +2,10 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from analysis.intervals import finite
-from analysis.limits import ALL, Limit, parse_good, parse_limit, parse_limits, quantile_of
+from analysis.limits import ALL, Limit, parse_good, parse_limit, parse_limits
 from analysis.measured import Measured, Scope, measure
 from analysis.report.wording import quantity
 from analysis.run import Run
@@ -15,7 +15,14 @@ __all__ = ["Limit", "Scope", "exit_status", "gate", "parse_good", "parse_limit",
 PASS, FAIL, NO_VERDICT = "pass", "fail", "no_verdict"
 MAX_ERRORS = 0.01
 _HOPELESS = 1000.0
-FEW_EVENTS = 3.0
+
+
+class _Verdict(NamedTuple):
+    """A verdict on a limit, why, and without one the length of run that would settle it (None: none would)."""
+
+    verdict: str
+    reason: str | None = None
+    needed_s: float | None = None
 
 
 def gate(
@@ -47,9 +54,9 @@ def gate(
     for limit in (*limits, *guard):
         scope = scopes.get(limit.class_name)
         found = measure(run, limit, scope) if scope else Measured(None, f"no request of class {limit.class_name!r}")
-        lenient = strict_point or (limit in guard and not doubt and _by_value(limit, found)[0] == PASS)
+        lenient = strict_point or (limit in guard and not doubt and _by_value(limit, found).verdict == PASS)
         verdict = _judge(limit, found, succeeded, length_s, None if strict_point else doubt, lenient)
-        entries.append(_entry(limit, found, *verdict))
+        entries.append(_entry(limit, found, verdict))
     verdicts = {entry["verdict"] for entry in entries}
     return {"verdict": next((each for each in (FAIL, NO_VERDICT) if each in verdicts), PASS), "limits": entries}
 
@@ -62,7 +69,7 @@ def exit_status(summary: Mapping[str, Any]) -> int:
     return {PASS: 0, FAIL: 1}.get(verdict, 3)
 
 
-def _entry(limit: Limit, found: Measured, verdict: str, reason: str | None) -> dict[str, Any]:
+def _entry(limit: Limit, found: Measured, verdict: _Verdict) -> dict[str, Any]:
     return {
         "class": limit.class_name,
         "metric": limit.metric,
@@ -71,79 +78,64 @@ def _entry(limit: Limit, found: Measured, verdict: str, reason: str | None) -> d
         "limit": limit.value,
         "value": found.value,
         "ci95": finite(found.ends),
-        "verdict": verdict,
-        "reason": reason,
+        **verdict._asdict(),
         "mlperf_early_stopping": found.early_stopping,
     }
 
 
 def _judge(
     limit: Limit, found: Measured, succeeded: bool, length_s: float, doubt: str | None, lenient: bool
-) -> tuple[str, str | None]:
+) -> _Verdict:
     if not succeeded:
-        return NO_VERDICT, "nothing succeeded"
+        return _Verdict(NO_VERDICT, "nothing succeeded")
     if found.value is None:
-        return NO_VERDICT, found.reason or "undefined"
+        return _Verdict(NO_VERDICT, found.reason or "undefined")
     if doubt:
-        return NO_VERDICT, doubt
+        return _Verdict(NO_VERDICT, doubt)
     return _by_value(limit, found) if lenient else _by_interval(limit, found, length_s)
 
 
-def _by_value(limit: Limit, found: Measured) -> tuple[str, str | None]:
+def _by_value(limit: Limit, found: Measured) -> _Verdict:
     if found.value is None or not limit.holds(found.value):
-        return FAIL, None
+        return _Verdict(FAIL)
     if found.worst is not None and not limit.holds(found.worst):
-        return FAIL, _missed(found)
-    return PASS, None
+        return _Verdict(FAIL, _missed(found))
+    return _Verdict(PASS)
 
 
-def _by_interval(limit: Limit, found: Measured, length_s: float) -> tuple[str, str | None]:
+def _by_interval(limit: Limit, found: Measured, length_s: float) -> _Verdict:
     """Pass or fail where the value and its whole interval agree; else why not, and how long a run would settle it.
 
     What has no interval by its nature, such as a maximum, is judged by its value.
     """
-    by_value, reason = _by_value(limit, found)
+    by_value = _by_value(limit, found)
     if found.ends is None:
-        if found.few is None:
-            return by_value, reason
-        return NO_VERDICT, found.few + _longer(found.stretch, length_s)
-    if all(limit.holds(end) == (by_value == PASS) for end in found.ends):
-        return by_value, reason
+        return by_value if found.few is None else _unclear(found.few, found.stretch, length_s)
+    if all(limit.holds(end) == (by_value.verdict == PASS) for end in found.ends):
+        return by_value
     ends = finite(found.ends)
-    if ends is None and by_value == PASS and _far_within(limit, found):
-        return PASS, f"no sample of {found.requests:,} requests comes within a fifth of it"
+    if ends is None and by_value.verdict == PASS and limit.is_upper and found.far:
+        return _Verdict(PASS, f"no sample of {found.requests:,} requests comes within a fifth of it")
     if ends is None:
-        return NO_VERDICT, (found.few or _missed(found)) + _longer(max(found.stretch, 1.0), length_s)
+        return _unclear(found.few or _missed(found), found.stretch, length_s)
     value = found.value or 0.0
     end = ends[1] if value < limit.value else ends[0]
     distance = abs(limit.value - value)
     stretch = ((end - value) / distance) ** 2 if distance else math.inf
     shown = " to ".join(quantity(limit.metric, limit.statistic, each) for each in ends)
-    return NO_VERDICT, f"the limit lies within the interval {shown}" + _longer(stretch, length_s)
-
-
-def _far_within(limit: Limit, found: Measured) -> bool:
-    """Whether a percentile without an upper end is within its limit all the same, as no sample comes near that.
-
-    Were more than 1 - q of the samples beyond, `n` requests would show none with a chance of q^n at most, taken that
-    such samples come to requests independently: below 5 % from n = 3 / (1 - q) on (the rule of three; Hanley and
-    Lippman-Hand 1983). What makes the interval open is that small changes of the level last; that says nothing of
-    values far above it, while values just below it would be a warning.
-    """
-    q = quantile_of(limit.statistic)
-    return q is not None and limit.is_upper and found.near == 0 and found.requests * (1 - q) >= FEW_EVENTS
+    return _unclear(f"the limit lies within the interval {shown}", stretch, length_s)
 
 
 def _missed(found: Measured) -> str:
     return f"{found.missed:,} samples that never came count as misses"
 
 
-def _longer(stretch: float, length_s: float) -> str:
-    """How long a run at this load would settle it: an interval shrinks with the square root of time."""
-    needed_s = stretch * length_s
-    if stretch <= 1 or not needed_s:
-        return ""
+def _unclear(why: str, stretch: float, length_s: float) -> _Verdict:
+    """No verdict, and how long a run at this load would settle it: an interval shrinks with the square root of time."""
+    needed_s = max(stretch, 1.0) * length_s
     if stretch > _HOPELESS:
-        return "; the value is too close to the limit for a longer run to settle it"
+        return _Verdict(NO_VERDICT, f"{why}; the value is too close to the limit for a longer run to settle it")
+    if stretch <= 1 or not needed_s:
+        return _Verdict(NO_VERDICT, why, needed_s)
     told = f"{math.ceil(needed_s)} s" if needed_s < 100 else f"{math.ceil(needed_s / 60)} min"
-    return f"; it takes about {told} at this load"
+    return _Verdict(NO_VERDICT, f"{why}; it takes about {told} at this load", needed_s)

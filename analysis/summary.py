@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from analysis import checks, counts, goodput, latency, slo
+from analysis import checks, counts, goodput, latency, looks, slo
 from analysis.intervals import in_order
 from analysis.limits import ALL, Limit, good_limits, parse_limits
 from analysis.phases import phases
+from analysis.pooled import run_numbers
 from analysis.quantiles import Bools, Floats
 from analysis.rates import error_interval, stall_intervals
 from analysis.run import Run
@@ -81,7 +82,7 @@ def summarize(
 def _scope(whole: _Whole, rows: Bools, flowed: Flow | None = None) -> slo.Scope:
     """The numbers of the requests in the mask `rows`, over the windows of their stages (the measured ones if None)."""
     run, flowed = whole.run, flowed or whole.measured
-    blocks = in_order(whole.start_ns, rows)
+    blocks = in_order(whole.start_ns, rows, run_numbers(run))
     metrics, undefined = latency.metrics(run, rows, blocks)
     good = goodput.goodput(run, whole.good, rows, flowed.length_s)
     if good["attainment"] is None:
@@ -119,7 +120,7 @@ def _about(run: Run, spans: list[Window]) -> dict[str, Any]:
     meta = run.meta
     workload = meta.get("workload")
     spec: Mapping[str, Any] = workload if isinstance(workload, Mapping) else {"name": workload}
-    plain = ("id", "target", "model", "endpoint", "started_at", "seed", "loop")
+    plain = ("id", "target", "engine", "model", "endpoint", "started_at", "seed", "loop")
     return {
         **{key: meta.get(key) for key in plain},
         "workload": spec.get("name") or meta.get("name"),
@@ -128,6 +129,7 @@ def _about(run: Run, spans: list[Window]) -> dict[str, Any]:
         "concurrency": spec.get("concurrency"),
         "complete": bool(meta.get("complete", True)),
         "interrupted_by": meta.get("interrupted_by"),
+        "looks": looks.told(run),
         "timestamp_source": meta.get("timestamp_source"),
     }
 

@@ -1,12 +1,15 @@
 """Windows of the load's stages, and rates over them."""
 
-from collections.abc import Iterable
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from analysis.intervals import BLOCKS, FEWEST_BLOCKS, Labels, spread
+from analysis.intervals import BLOCKS, FEWEST_BLOCKS, Z95, Labels, spread
+from analysis.looks import z_of
+from analysis.pooled import run_count, starts_ns
 from analysis.quantiles import Bools, Floats, Ints
 from analysis.run import Run
 
@@ -43,11 +46,13 @@ class Flow:
 
     Attributes:
         length_s: Of the windows together.
+        block_s: Of each block.
         due, sent, prefilled: By request: of its start, its send, its first token.
         row, block, tokens: Tokens that a request got in a block, for each pair that has any.
     """
 
     length_s: float
+    block_s: Floats
     due: Labels
     sent: Labels
     prefilled: Labels
@@ -58,14 +63,16 @@ class Flow:
 
 def flow(run: Run, spans: list[Window]) -> Flow:
     """Tokens count by arrival; an event of an unknown number of tokens counts N / events."""
-    events = run.events
-    block = time_blocks(events.arrival_ns, spans)
-    changes = (np.diff(events.row) != 0) | (np.diff(block) != 0)
+    row, arrival_ns, tokens = token_arrivals(run)
+    starts = starts_ns(run)
+    block = time_blocks(arrival_ns, spans, starts)
+    changes = (np.diff(row) != 0) | (np.diff(block) != 0)
     at = np.flatnonzero(np.concatenate([np.ones(min(1, len(block)), dtype=bool), changes]))
-    sums = np.add.reduceat(event_tokens(run), at) if len(at) else np.empty(0)
-    due, sent, first = (time_blocks(each, spans) for each in (start_ns(run), *map(run.column, _INSTANTS)))
+    sums = np.add.reduceat(tokens, at) if len(at) else np.empty(0)
+    due, sent, first = (time_blocks(each, spans, starts) for each in (start_ns(run), *map(run.column, _INSTANTS)))
     inside = block[at] >= 0
-    return Flow(length_s(spans), due, sent, first, events.row[at][inside], block[at][inside], sums[inside])
+    block_s = np.repeat([length_s(part) / BLOCKS for part in _by_run(spans, starts)], BLOCKS)
+    return Flow(length_s(spans), block_s, due, sent, first, row[at][inside], block[at][inside], sums[inside])
 
 
 _INSTANTS = ("sent_ns", "first_token_ns")
@@ -77,15 +84,25 @@ def start_ns(run: Run) -> Floats:
     return np.where(np.isnan(due), sent, due)
 
 
-def time_blocks(at_ns: "Floats | Ints", spans: list[Window]) -> Labels:
-    """The block of time, of equal lengths, that each instant falls into."""
-    result = np.full(len(at_ns), -1, dtype=np.int8)
-    scale, before = BLOCKS / max(length_s(spans) * 1e9, 1.0), 0.0
-    for start, end in spans:
-        inside = (at_ns >= start) & (at_ns < end)
-        result[inside] = np.minimum((before + at_ns[inside] - start) * scale, BLOCKS - 1).astype(np.int8)
-        before += end - start
+def time_blocks(at_ns: "Floats | Ints", spans: list[Window], starts: Sequence[float] = (0.0,)) -> Labels:
+    """The block of time that each instant falls into: those of one run have equal lengths. `starts` are of each run."""
+    result = np.full(len(at_ns), -1, dtype=np.int16)
+    for number, part in enumerate(_by_run(spans, starts)):
+        scale, before = BLOCKS / max(length_s(part) * 1e9, 1.0), 0.0
+        for start, end in part:
+            inside = (at_ns >= start) & (at_ns < end)
+            block = np.minimum((before + at_ns[inside] - start) * scale, BLOCKS - 1).astype(np.int16)
+            result[inside] = number * BLOCKS + block
+            before += end - start
     return result
+
+
+def _by_run(spans: list[Window], starts: Sequence[float]) -> list[list[Window]]:
+    """The windows of each run, by when it starts."""
+    parts: list[list[Window]] = [[] for _ in starts]
+    for span in spans:
+        parts[max(0, bisect_right(starts, span[0]) - 1)].append(span)
+    return parts
 
 
 def throughput(run: Run, rows: Bools, flowed: Flow) -> dict[str, Any]:
@@ -98,28 +115,46 @@ def throughput(run: Run, rows: Bools, flowed: Flow) -> dict[str, Any]:
         return dict.fromkeys(names) | {"ci95": dict.fromkeys(names)}
     prefilled = rows & (flowed.prefilled >= 0)
     prompts = run.column("prompt_tokens")[prefilled]
-    mine = rows[flowed.row]
+    mine, runs, z = rows[flowed.row], run_count(run), z_of(run)
     sums = {
-        "requests_per_s": per_block(flowed.sent[rows & (flowed.sent >= 0)]),
-        "prompt_tokens_per_s": per_block(flowed.prefilled[prefilled], np.nan_to_num(prompts)),
-        "output_tokens_per_s": per_block(flowed.block[mine], flowed.tokens[mine]),
+        "requests_per_s": per_block(flowed.sent[rows & (flowed.sent >= 0)], runs=runs),
+        "prompt_tokens_per_s": per_block(flowed.prefilled[prefilled], np.nan_to_num(prompts), runs),
+        "output_tokens_per_s": per_block(flowed.block[mine], flowed.tokens[mine], runs),
     }
     rates: dict[str, Any] = {name: float(each.sum()) / flowed.length_s for name, each in sums.items()}
     enough = int(np.sum(rows & (flowed.sent >= 0))) >= FEWEST_BLOCKS
-    ends = {name: rate_interval(each, flowed.length_s) if enough else None for name, each in sums.items()}
+    ends = {name: rate_interval(each, flowed.block_s, z) if enough else None for name, each in sums.items()}
     if np.isnan(prompts).all():
         rates["prompt_tokens_per_s"] = ends["prompt_tokens_per_s"] = None
     return rates | {"ci95": ends}
 
 
-def per_block(block: Labels, weights: Floats | None = None) -> Floats:
-    return np.bincount(block, weights, BLOCKS).astype(np.float64)
+def per_block(block: Labels, weights: Floats | None = None, runs: int = 1) -> Floats:
+    return np.bincount(block, weights, BLOCKS * runs).astype(np.float64)
 
 
-def rate_interval(sums: Floats, duration_s: float) -> list[float]:
-    """Of a sum over blocks of equal length per second."""
-    half = spread([sums - sums.mean()]).half_width()
-    return [max(0.0, float(sums.sum()) - half) / duration_s, (float(sums.sum()) + half) / duration_s]
+def rate_interval(sums: Floats, block_s: Floats, z: float = Z95) -> list[float]:
+    """Of a sum over blocks of time per second."""
+    total, duration_s = float(sums.sum()), float(block_s.sum())
+    half = spread([sums - total * block_s / duration_s]).half_width(z)
+    return [max(0.0, total - half) / duration_s, (total + half) / duration_s]
+
+
+EVEN_STEPS = 64
+"""Into how many steps the tokens of a request go whose events were not all kept."""
+
+
+def token_arrivals(run: Run) -> tuple[Ints, Ints, Floats]:
+    """Row, instant and number of the tokens that came; evenly over each answer where not all events were kept."""
+    if run.cells is None:
+        return run.events.row, run.events.arrival_ns, event_tokens(run)
+    first, last, output = (run.column(name) for name in ("first_token_ns", "last_token_ns", "output_tokens"))
+    tokens = np.where(np.isnan(output), run.events.per_request, output)
+    began = np.flatnonzero(~np.isnan(first))
+    part = np.linspace(0, 1, EVEN_STEPS)
+    at_ns = first[began, None] + (last - first)[began, None] * part
+    row, each = np.repeat(began, EVEN_STEPS), np.repeat(tokens[began], EVEN_STEPS) / EVEN_STEPS
+    return row, at_ns.ravel().astype(np.int64), each
 
 
 def event_tokens(run: Run) -> Floats:

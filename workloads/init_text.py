@@ -45,12 +45,13 @@ def _tidy(node: Any, definitions: dict[str, Any]) -> Any:
         tidy["required"] = sorted({"law", *tidy.get("required", ())})
     if "const" in tidy:  # says all; versions of pydantic differ in what they add
         tidy = {key: value for key, value in tidy.items() if key not in ("type", "enum")}
-    name = tidy.pop("$comment", None)
-    if name is None:
+    if "$comment" not in tidy:
         return tidy
-    default = {"default": _written_default(name, tidy.pop("default"))} if tidy.get("default") is not None else {}
-    definitions[name] = tidy
-    return {"$ref": f"#/$defs/{name}", **default}
+    name = tidy.pop("$comment")["name"]
+    definitions[name] = _tidy(node["$comment"]["schema"], definitions)
+    if tidy.get("default") is not None:
+        tidy["default"] = _written_default(name, tidy["default"])
+    return {"$ref": f"#/$defs/{name}", **tidy}
 
 
 def _is_noise(key: str, value: Any) -> bool:
@@ -173,6 +174,10 @@ _CLASSES = {
 _FOOT = """
 # When a pause between two tokens is a stall: above the floor and above so many times the request's median gap.
 stall: {floor: 200ms, factor: 5}
+
+# When tokens are due, for a limit such as 'fluidity>99%': the first after ttft, each further one tbt after the last.
+# An early token leaves its slack to the next. With at_least, a good request has that share of its tokens in time.
+fluidity: {ttft: 1s, tbt: 100ms}   # at_least: 0.9
 
 # What a good request is, for goodput.
 good: {ttft: 1s, gap_p99: 200ms}

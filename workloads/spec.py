@@ -22,17 +22,24 @@ class Popularity(Spec):
     """How often each document of the pool is asked for: evenly, or in proportion to 1 / rank^s."""
 
     law: Literal["uniform", "zipf"] = "zipf"
+    """Which of the two."""
     s: Annotated[Number, Field(ge=0)] = 1.0
+    """Of zipf: the exponent; the larger, the more often the same few are asked for."""
 
 
 class Documents(Spec):
-    """A pool of `count` fixed documents of which each request retrieves `top_k` different ones."""
+    """A pool of fixed documents of which each request retrieves some."""
 
     count: Count = 500
+    """Documents in the pool."""
     tokens: CountLaw = Constant(value=500)
+    """Tokens of each."""
     top_k: Count = 4
+    """Different documents in each prompt."""
     popularity: Popularity = Popularity()
+    """How often each is asked for."""
     order: Literal["shuffled", "ranked"] = "shuffled"
+    """Their order in the prompt: by chance, or the most popular first, which a prefix cache likes."""
 
     @model_validator(mode="after")
     def _enough(self) -> "Documents":
@@ -42,27 +49,36 @@ class Documents(Spec):
 
 
 class Parallel(Spec):
-    """With this probability, a step of an agent is `width` calls at once."""
+    """How often a step of an agent is several calls at once."""
 
     probability: Annotated[Number, Field(ge=0, le=1)] = 0.0
+    """The share of such steps."""
     width: Annotated[int, Field(strict=True, ge=2)] = 2
+    """Calls in such a step."""
 
 
 class _Class(Spec):
-    """What the shapes of traffic have in common. `weight` is the class's share of sessions."""
+    """What the shapes of traffic have in common."""
 
     weight: Positive = 1
+    """The class's part of all sessions, beside the weights of the others."""
     input_tokens: CountLaw = Constant(value=100)
+    """Tokens of what the user says: a turn of a chat, the question, an agent's task."""
     output_tokens: CountLaw = Constant(value=200)
+    """Tokens of each answer, after any thinking."""
     system_tokens: Size = 0
+    """Tokens of the system prompt, the same in every session."""
     model: Annotated[str, Field(min_length=1)] | None = None
+    """Another model than the run's."""
     body: dict[str, Any] = Field(default_factory=dict)
+    """Further fields of each request, as in {temperature: 0}."""
 
 
 class _PairedClass(_Class):
     """A class whose input and output lengths may come in pairs, in place of the two laws."""
 
     lengths: Pairs | None = None
+    """In place of input_tokens and output_tokens: pairs of the two."""
 
     @model_validator(mode="after")
     def _one_source_of_lengths(self) -> "_PairedClass":
@@ -77,50 +93,68 @@ class Chat(_PairedClass):
     """A conversation: each turn sends all that was said before, and the user thinks between turns."""
 
     shape: Literal["chat"] = "chat"
+    """What the sessions are like."""
     turns: CountLaw = Constant(value=1)
+    """Questions of a conversation."""
     think_time: TimeLaw = Constant(value=0)
+    """From the end of an answer to the next question."""
     history: Literal["live", "scripted"] = "live"
+    """What earlier turns are made of: the model's own answers, or words of the planned length."""
 
 
 class Rag(_PairedClass):
-    """One question over documents: `input_tokens` is the question."""
+    """One question over documents that were retrieved for it: a long prompt, a short answer."""
 
     shape: Literal["rag"]
+    """What the sessions are like."""
     documents: Documents = Documents()
+    """The pool, and how much of it each prompt has."""
 
 
 class Reasoning(_PairedClass):
     """One question that is thought about for `thinking_tokens`, then answered in `output_tokens`.
 
-    The two together are the `max_tokens` of the request. `effort` is sent as `reasoning_effort`, `enable_thinking` in
-    `chat_template_kwargs`, and each request's thinking tokens under the name in `budget_field`, dots for nested names.
+    The two together are the `max_tokens` of the request.
     """
 
     shape: Literal["reasoning"]
+    """What the sessions are like."""
     thinking_tokens: CountLaw = Constant(value=1000)
+    """Tokens of the thinking before the answer."""
     effort: Annotated[str, Field(min_length=1)] | None = None
+    """Sent as reasoning_effort."""
     enable_thinking: Annotated[bool, Field(strict=True)] | None = None
+    """Sent in chat_template_kwargs."""
     budget_field: Annotated[str, Field(pattern=r"^\w+(\.\w+)*$")] | None = None
+    """The field that tells the server each request's thinking tokens; dots for nested names."""
 
 
 class Agent(_Class):
-    """A task of several model calls over a growing context, a tool call of `tool_time` between them.
+    """A task of several model calls over a growing context, a tool call between them.
 
-    `input_tokens` is the task. There are `tools` definitions of `tool_definition_tokens` each, and a tool's result has
-    `tool_result_tokens`. With `tool_calls: native` they travel as the API has them: `tools` in the body, calls in the
-    model's messages (its own, else scripted ones), results as messages of the tool. With `text`, or where an endpoint
-    refuses tools, definitions are text of the system prompt and results are the user's messages.
+    With `tool_calls: native` tools travel as the API has them: `tools` in the body, calls in the model's messages (its
+    own, else scripted ones), results as messages of the tool. With `text`, or where an endpoint refuses tools,
+    definitions are text of the system prompt and results are the user's messages.
     """
 
     shape: Literal["agent"]
+    """What the sessions are like."""
     steps: CountLaw = Constant(value=5)
+    """Model calls one after the other; steps that are several calls at once count once."""
     tools: Size = 0
+    """Tools that are defined."""
     tool_definition_tokens: Count = 80
+    """Tokens of each definition."""
     tool_time: TimeLaw = Constant(value=1)
+    """From the end of an answer to the next step."""
     tool_result_tokens: CountLaw = Constant(value=500)
+    """Tokens that a tool says."""
     tool_calls: Literal["native", "text"] = "native"
+    """Whether tools, calls and results travel in the API's fields or in plain messages."""
     parallel: Parallel = Parallel()
+    """How often a step is several calls at once."""
     history: Literal["live", "scripted"] = "live"
+    """What earlier steps are made of: the model's own answers, or words of the planned length."""
 
 
 def _default_shape(value: Any) -> Any:
@@ -138,7 +172,20 @@ class Stall(Spec):
     """A gap is a stall above max(floor, factor × the request's median gap)."""
 
     floor: Seconds = 0.2
+    """Shorter gaps are none."""
     factor: Positive = 5.0
+    """Nor are those of fewer times the median gap."""
+
+
+class Fluidity(Spec):
+    """When each token of an answer is due, for limits such as `fluidity > 99%`."""
+
+    ttft: Above0 = 1.0
+    """The first, after the send."""
+    tbt: Above0 = 0.1
+    """Each further one, after the one before it was due; an early token leaves its slack to the next."""
+    at_least: Annotated[Number, Field(ge=0, le=1)] | None = None
+    """The share of its tokens in time that a good request has."""
 
 
 def _has_times(trace: Any) -> bool:
@@ -153,31 +200,51 @@ def _one_chat() -> dict[str, Chat | Rag | Reasoning | Agent]:
 
 
 class Workload(Spec):
-    """What to send and how much of it. Times in seconds, rates per second.
+    """What to send and how much of it.
 
-    `users` with `every` is an open loop: each user starts a session every so often, start to start, the users evenly
-    staggered. One whose last session is still running starts the next one all the same, so that a slow server meets the
-    load that was asked for.
+    There is one kind of load: `arrivals` (with or without `stages`), `concurrency`, `users` with `every`, or a `trace`
+    with times of its own; without any, one user who sends again when answered. It lasts for `duration` or `requests`,
+    60 s where neither is said.
     """
 
     name: Annotated[str, Field(min_length=1)] = "workload"
+    """What reports call it; left out: the name of the file."""
     arrivals: Arrivals | None = None
+    """An open loop: when sessions come."""
     concurrency: Count | None = None
+    """A closed loop: so many users, each of whom sends again when answered."""
     users: Count | None = None
+    """With every: so many users who start sessions by the clock, evenly staggered; an open loop."""
     every: Above0 | None = None
+    """From start to start of one user's sessions, also where the last one still runs."""
     stages: Annotated[tuple[LoadStage, ...], Field(min_length=1)] | None = None
+    """Stretches of an open loop one after the other, each with a rate or a ramp and a duration of its own."""
     trace: Trace | None = None
+    """Recorded traffic to send again."""
     duration: Above0 | None = None
+    """How long is measured."""
     requests: Count | None = None
+    """In place of duration: how many requests (model calls, not sessions) are measured."""
     warmup: Seconds = 0.0
+    """Load before that, which is sent and not measured."""
     drain: Seconds = 30.0
+    """How long what is under way at the end may still take."""
     seed: Size | None = None
+    """The same seed sends the same texts at the same times; left out: drawn, and recorded."""
     cold: Annotated[bool, Field(strict=True)] = False
+    """No two prompts begin alike, so that no prefix cache can help."""
     warm: Annotated[bool, Field(strict=True)] = False
+    """The prefixes that prompts share are sent once before the clock starts."""
     classes: Annotated[dict[str, Class], Field(min_length=1)] = Field(default_factory=_one_chat)
+    """Kinds of sessions by a name of yours, each with a shape, lengths and limits; left out: one chat."""
     stall: Stall = Stall()
+    """When a pause between two tokens is a stall."""
+    fluidity: Fluidity = Fluidity()
+    """When tokens are due."""
     good: dict[str, Seconds] = Field(default_factory=dict)
+    """What a good request is, for goodput: limits on ttft, ttft_due, ttfat, tpot, e2e, gap_max, gap_p99 and such."""
     slo: dict[str, list[str]] = Field(default_factory=dict)
+    """What must hold, by class or for all, as in {all: ['errors<1%'], chat: ['ttft.p95<500ms']}."""
 
     @model_validator(mode="before")
     @classmethod

@@ -44,7 +44,8 @@ def _sections(summary: Part) -> Iterator[RenderableType]:
 def _header(summary: Part) -> Iterator[RenderableType]:
     run = summary["run"]
     workload, model, target = (run[name] or f"unknown {name}" for name in ("workload", "model", "target"))
-    yield Text(f"{workload} on {model} at {target}", style="bold")
+    engine = f" ({run['engine']})" if run["engine"] else ""
+    yield Text(f"{workload} on {model} at {target}{engine}", style="bold")
     load = f"{run['loop'] or 'unknown'} loop"
     if run["offered_rps"]:
         load += f", {number(run['offered_rps'])} requests/s planned"
@@ -52,6 +53,10 @@ def _header(summary: Part) -> Iterator[RenderableType]:
         load += f", {run['concurrency']} users"
     sent = f"{number(summary['throughput']['requests_per_s'])} requests/s sent"
     facts = [load, sent, f"{number(run['duration_s'])} s measured", f"seed {run['seed']}"]
+    if summary.get("runs"):
+        facts.insert(0, f"{len(summary['runs'])} runs together")
+    if looks := run.get("looks"):
+        facts.append(f"looked at up to {looks['planned']} times")
     if run["timestamp_source"]:
         facts.append(f"{run['timestamp_source']} timestamps")
     yield _line(*facts)
@@ -142,7 +147,7 @@ def _intervals(metrics: Part) -> Iterator[RenderableType]:
 def _stalls(stalls: Part) -> Iterator[RenderableType]:
     yield _title("Stalls")
     if stalls["share_of_requests"] is None:
-        yield _line("no answer was streamed")
+        yield _line(stalls.get("undefined") or "no answer was streamed")
         return
     if not stalls["count"]:
         yield _line("none")

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-_UNITS = {"stall": {"longest": "s", "total": "s", "share": "%"}, "attainment": "%", "errors": "%"}
+_UNITS = {"stall": {"longest": "s", "total": "s", "share": "%"}, "attainment": "%", "errors": "%",
+          "fluidity": "%"}  # fmt: skip
 _PLAIN = ("goodput", "requests_per_s", "prompt_tokens_per_s", "output_tokens_per_s")
 
 

@@ -1,11 +1,17 @@
 """The fluidity index, by hand and against the loop that its definition describes. Times in milliseconds."""
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis.fluidity import deadlines, fluidity, run_fluidity
+from analysis.fluidity import Targets, deadlines, fluidity, run_fluidity, targets
+from analysis.limits import Limit, parse_limit
+from analysis.run import Run
+from analysis.summary import summarize
 from tests.analysis.records import every, record, run_of
 
 CASES = [
@@ -74,3 +80,60 @@ def test_it_is_what_the_definition_says(gaps: list[list[int]]) -> None:
     met, missed = deadlines(run, run.streamed, 0.5, 0.05)
     for i in np.flatnonzero(run.streamed):
         assert (met[i], missed[i]) == by_definition(at[i], 500, 50)
+
+
+# As a limit, and as a condition of a good request
+
+
+def judged(run: Run, limit: str = "fluidity>=90%") -> dict[str, Any]:
+    entry: dict[str, Any] = summarize(run, [parse_limit(limit)])["slo"]["limits"][0]
+    return entry
+
+
+def test_the_grammar() -> None:
+    assert parse_limit("fluidity >= 0.99", "chat") == Limit("fluidity", None, ">=", 0.99, "chat")
+    assert parse_limit("fluidity>99%") == Limit("fluidity", None, ">", 0.99)
+    with pytest.raises(ValueError, match="fluidity has no statistics"):
+        parse_limit("fluidity.p99>0.9")
+    with pytest.raises(ValueError, match="not a share"):
+        parse_limit("fluidity>50ms")
+
+
+def test_targets_are_the_workloads() -> None:
+    run = run_of(record("a", [500, 550], usage=2))
+    assert targets(run) == Targets(1.0, 0.1, None)
+    said = {"fluidity": {"ttft": "500ms", "tbt": "50ms", "at_least": 0.9}}
+    assert targets(replace(run, meta={**run.meta, "workload": said})) == Targets(0.5, 0.05, 0.9)
+
+
+def test_the_value_of_a_limit_is_the_share_of_all_deadlines() -> None:
+    """Of two streams with 3 of 3 and 2 of 5 met (a token 130 late), 5 of 8."""
+    records = [record("a", [500, 550, 600], usage=3), record("b", [500, 680, 730], usage=3)]
+    run = run_of(*records, workload={"fluidity": {"ttft": "500ms", "tbt": "50ms"}})
+    assert judged(run)["value"] == pytest.approx(5 / 8)
+
+
+def test_tokens_of_a_stream_that_was_played_back_met_no_deadline() -> None:
+    good = [record(f"a{n}", every(50, 12, 500), usage=12) for n in range(3)]
+    back = record("b", every(1, 12, 5000), usage=12)
+    workload = {"fluidity": {"ttft": "500ms", "tbt": "50ms"}}
+    assert judged(run_of(*good, workload=workload))["value"] == 1.0
+    run = run_of(*good, back, workload=workload)
+    entry = summarize(run, [parse_limit("fluidity>=80%")], strict_point=True)["slo"]["limits"][0]
+    assert (entry["value"], entry["verdict"]) == (1.0, "fail")  # 36 of 48
+    assert "12 samples that never came" in entry["reason"]
+
+
+def test_it_is_undefined_where_the_tokens_of_an_event_are_unknown() -> None:
+    entry = judged(run_of(record("a", [500, 550, 600], usage=9)))
+    assert (entry["value"], entry["verdict"]) == (None, "no_verdict")
+    assert "--per-event-usage" in entry["reason"]
+
+
+def test_a_good_request_has_its_tokens_in_time() -> None:
+    records = [record("a", [500, 550, 600], usage=3), record("b", [500, 680, 730], usage=3)]
+    workload = {"fluidity": {"ttft": "500ms", "tbt": "50ms", "at_least": 0.9}}
+    found = summarize(run_of(*records, workload=workload))["goodput"]
+    assert (found["attainment"], found["by_limit"]) == (0.5, {"fluidity": 0.5})
+    both = summarize(run_of(*records, workload=workload | {"good": {"ttft": "400ms"}}))["goodput"]
+    assert (both["attainment"], both["by_limit"]) == (0.0, {"ttft": 0.0, "fluidity": 0.5})
