@@ -36,11 +36,11 @@ def saturation(run: Run, rows: Bools, limits: "list[Limit]") -> Text:
             f"the client is saturated: it sent requests {late_s * 1e3:.0f} ms late (p99; {allowed_s * 1e3:.0f} ms are "
             "allowed): lower the rate, or give it a core of its own"
         )
-    loop_s, gap_s = loop_lag_p99_s(run), run.gaps.gap_ns[(rows & run.streamed)[run.gaps.row]] / 1e9
-    if run.meta.get("timestamp_source") == "kernel" or loop_s is None or not len(gap_s):
+    loop_s = loop_lag_p99_s(run)
+    if run.meta.get("timestamp_source") == "kernel" or loop_s is None:
         return None
-    half_s = float(np.median(gap_s)) / 2
-    if loop_s <= half_s:
+    half_s = run.usual_gap_ns(rows & run.streamed) / 2e9
+    if not loop_s > half_s:  # NaN: there is no gap
         return None
     return (
         f"the client is saturated: its event loop was {loop_s * 1e3:.1f} ms late (p99), over half the median gap "

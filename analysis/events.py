@@ -23,6 +23,8 @@ class Events:
         kind: Position in `record.KINDS`.
         read_id: The network read that completed the event.
         starts: The events of request i are `starts[i]` up to `starts[i + 1]`.
+        seq: Number of the event within its request, where not all are here; with it `came` and `came_in`, how many
+            events came of each request, and in how many reads.
     """
 
     row: Ints
@@ -31,10 +33,23 @@ class Events:
     kind: npt.NDArray[np.int8]
     read_id: Small
     starts: Ints
+    seq: Ints | None = None
+    came: Ints | None = None
+    came_in: Ints | None = None
 
     @cached_property
-    def per_request(self) -> Ints:
+    def sizes(self) -> Ints:
+        """How many events of each request are here."""
         return np.diff(self.starts)
+
+    @property
+    def per_request(self) -> Ints:
+        """How many events of each request came."""
+        return self.sizes if self.came is None else self.came
+
+    def number(self, at: Ints) -> Ints:
+        """How many events of its request came before each of those at these positions."""
+        return at - self.starts[self.row[at]] if self.seq is None else self.seq[at]
 
     @cached_property
     def one_each(self) -> bool:
@@ -44,15 +59,17 @@ class Events:
     @cached_property
     def reads(self) -> Ints:
         """Network reads of each request that completed an event."""
+        if self.came_in is not None:
+            return self.came_in
         new = np.ones(len(self.row), dtype=bool)
         new[1:] = self.read_id[1:] != self.read_id[:-1]
-        new[self.starts[:-1][self.per_request > 0]] = True
+        new[self.starts[:-1][self.sizes > 0]] = True
         return np.asarray(self.sum_by_request(new))
 
     def sum_by_request(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Sum of one value per event over each request, 0 where it has no events."""
         dtype = np.int64 if values.dtype.kind in "biu" else values.dtype
-        sums, filled = np.zeros(len(self.per_request), dtype), self.per_request > 0
+        sums, filled = np.zeros(len(self.sizes), dtype), self.sizes > 0
         if len(values):
             sums[filled] = np.add.reduceat(values, self.starts[:-1][filled], dtype=dtype)
         return sums
@@ -66,7 +83,7 @@ class Events:
 
     def _pick(self, at: Ints, missing: float) -> npt.NDArray[np.float64]:
         result = np.full(len(at), missing)
-        filled = self.per_request > 0
+        filled = self.sizes > 0
         result[filled] = self.arrival_ns[at[filled]]
         return result
 

@@ -3,8 +3,9 @@
 A run of several processes has one journal for each; `read_journals` makes one sequence of them.
 
 A frame is a length and a CRC-32 (both little-endian uint32), then a msgpack array: its kind and its content. A batch of
-requests is a list of rows in the order of `columns.ROW_FIELDS`, token events as the raw bytes of their arrays. Whatever
-follows the last whole frame is dropped on reading: the process died while writing it.
+requests is a list of rows in the order of `columns.ROW_FIELDS`, token events as the raw bytes of their arrays; where
+not all events are kept, `thin.TAIL` comes behind. Whatever follows the last whole frame is dropped on reading: the
+process died while writing it.
 """
 
 import contextlib
@@ -16,7 +17,7 @@ import sys
 import threading
 import zlib
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ import numpy as np
 
 from analysis.columns import ROW_FIELDS, Row, rows_of
 from analysis.record import RequestRecord
+from analysis.thin import TAIL
 
 MAGIC = b"loadgen journal 1 " + sys.byteorder.encode() + b"\n"
 _FRAME = struct.Struct("<II")
@@ -33,6 +35,7 @@ _ROWS_PER_FRAME = 1000
 _TEXT = ROW_FIELDS.index("text")
 _STARTS = tuple(map(ROW_FIELDS.index, ("due_ns", "sent_ns", "end_ns")))
 _END = ROW_FIELDS.index("end_ns")
+_LENGTHS = (len(ROW_FIELDS), len(ROW_FIELDS) + len(TAIL))
 
 
 class JournalError(ValueError):
@@ -42,13 +45,17 @@ class JournalError(ValueError):
 class Journal:
     """Appends frames; all of a call have reached the kernel when it returns.
 
-    A call that raises OSError has left nothing behind, so that it may be tried again.
+    A call that raises OSError has left nothing behind, so that it may be tried again. `thinned` makes rows that keep
+    fewer events.
     """
 
-    def __init__(self, path: Path, keep_text: bool) -> None:
+    def __init__(
+        self, path: Path, keep_text: bool, thinned: Callable[[Sequence[Row]], list[Row]] | None = None
+    ) -> None:
         self._path = path
         self._file = path.open("xb", buffering=0)
         self._keep_text = keep_text
+        self._thinned = thinned
         self._encoder = msgspec.msgpack.Encoder(enc_hook=_raw)
         self._lock = threading.Lock()
         self._size = 0
@@ -69,7 +76,7 @@ class Journal:
         self._file.close()
 
     def _rows(self, batch: Sequence[RequestRecord]) -> list[Row]:
-        rows = rows_of(batch)
+        rows = rows_of(batch) if self._thinned is None else self._thinned(rows_of(batch))
         return rows if self._keep_text else [_without_text(row) for row in rows]
 
     def _frame(self, kind: str, content: Any) -> bytes:
@@ -156,7 +163,7 @@ def _decoded(payload: bytes) -> tuple[str, Any]:
         kind, content = msgspec.msgpack.decode(payload, type=tuple[str, list[Any] | dict[str, Any]])
     except msgspec.MsgspecError as problem:
         raise JournalError(f"unreadable frame: {problem}") from None
-    if kind == "requests" and any(len(row) != len(ROW_FIELDS) for row in content):
+    if kind == "requests" and any(len(row) not in _LENGTHS for row in content):
         raise JournalError("written by another version of loadgen")
     return kind, content
 

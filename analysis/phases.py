@@ -39,7 +39,7 @@ def phases(run: Run, rows: Bools, part: dict[str, Any], found: Stalls) -> dict[s
 def _split(run: Run, rows: Bools, found: Stalls) -> dict[str, Any]:
     streams = rows & run.streamed
     thinking = run.events.kind == THINKING
-    if "gap" in run.undefined or not thinking[streams[run.events.row]].any():
+    if run.cells is not None or "gap" in run.undefined or not thinking[streams[run.events.row]].any():
         return {"thinking": None, "answer": None}
     kinds = np.arange(len(KINDS)) == THINKING
     answer = _phase(run, streams, ~kinds, found) | {"silence_s": block(_silence_s(run, streams))}

@@ -1,7 +1,7 @@
 """One run as columns, and every number that follows from one request alone."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -11,8 +11,9 @@ import pandas as pd
 from analysis import tokens
 from analysis.columns import DERIVED, REQUESTS, frames_of, nullable, numbers, rows_of
 from analysis.events import Events, Gaps, gaps_of
-from analysis.quantiles import Bools, Floats, Ints
+from analysis.quantiles import Bools, Floats, Ints, quantile
 from analysis.record import KINDS, NEVER_SENT, THINKING, UNKNOWN, RequestRecord
+from analysis.thin import Cells, cells_of, neighbours
 
 PLAYED_BACK_SHARE, PLAYED_BACK_TOKENS = 0.95, 10
 """A stream of more tokens than this whose first came after more than this share of e2e was not streamed."""
@@ -20,13 +21,18 @@ PLAYED_BACK_SHARE, PLAYED_BACK_TOKENS = 0.95, 10
 
 @dataclass(frozen=True)
 class Run:
-    """What one run measured. The frames have the columns of `analysis.columns`; chunks follow the order of requests."""
+    """What one run measured. The frames have the columns of `analysis.columns`; chunks follow the order of requests.
+
+    A run that did not keep all events has its gaps in `counted` (columns `thin.CELLS`), and what is derived from the
+    events as it was when they were all there.
+    """
 
     meta: Mapping[str, Any]
     requests: pd.DataFrame
     chunks: pd.DataFrame
     server: pd.DataFrame | None = None
     client: pd.DataFrame | None = None
+    counted: pd.DataFrame | None = None
 
     @classmethod
     def from_records(
@@ -46,8 +52,12 @@ class Run:
         chunks: pd.DataFrame,
         server: pd.DataFrame | None = None,
         client: pd.DataFrame | None = None,
+        counted: pd.DataFrame | None = None,
     ) -> "Run":
         """A run from raw columns; derived ones, present or not, are computed anew. ValueError if they do not fit."""
+        if counted is not None:
+            chunks, _ = _in_order(requests, chunks)
+            return cls(meta, requests.reset_index(drop=True), chunks, server, client, counted)
         requests, chunks, events = derive(requests, chunks)
         run = cls(meta, requests, chunks, server, client)
         run.__dict__["events"] = events  # where the property keeps what it has found
@@ -82,10 +92,31 @@ class Run:
 
     @cached_property
     def events(self) -> Events:
-        return _events(self.requests, self.chunks, _request_rows(self.requests, self.chunks))
+        found = _events(self.requests, self.chunks, _request_rows(self.requests, self.chunks))
+        if self.counted is None:
+            return found
+        came, came_in = (np.nan_to_num(self.column(name)).astype(np.int64) for name in ("events", "reads"))
+        return replace(found, seq=self.chunks["seq"].to_numpy(dtype=np.int64), came=came, came_in=came_in)
+
+    @cached_property
+    def cells(self) -> Cells | None:
+        """All gaps, of a run that did not keep all events."""
+        if self.counted is None:
+            return None
+        return cells_of(self.counted, _request_rows(self.requests, self.counted), len(self.requests))
+
+    def usual_gap_ns(self, rows: Bools) -> float:
+        """The median gap of the requests in a mask; NaN without any."""
+        if self.cells is not None:
+            seconds, counts, _ = self.cells.samples(rows, per_token=False)
+            return quantile(seconds, 0.5, counts) * 1e9
+        found = self.gaps.gap_ns[self.gaps.of(rows)]
+        return float(np.median(found)) if len(found) else np.nan
 
     @cached_property
     def gaps(self) -> Gaps:
+        if self.events.seq is not None:
+            return neighbours(self.events, self.events.seq)
         return gaps_of(self.events, all_known="gap" not in self.undefined)
 
     @cached_property
@@ -105,6 +136,8 @@ class Run:
     @cached_property
     def tokens_unknown(self) -> Bools:
         """The streams with gaps whose events hold unknown numbers of tokens: they have no inter-token latency."""
+        if self.cells is not None:
+            return self.streamed & self.cells.unknown
         told = np.append(self.events.tokens, UNKNOWN)[self.events.starts[:-1]]  # k is known for all events or none
         unknown: Bools = (told == UNKNOWN) & (np.diff(self.gaps.starts) > 0)
         return self.streamed & unknown

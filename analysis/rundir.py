@@ -3,12 +3,13 @@
 run.json           written first, closed last
 journal.bin        while the run lasts (see `analysis.journal`); with workers, one more each: journal-0.bin, …
 requests.parquet, chunks.parquet, client.parquet, server.parquet      once it has ended
+gaps.parquet      beside them, where not all token events were kept (see `analysis.thin`)
 summary.json
 """
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -17,13 +18,17 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from analysis.columns import CHUNKS, DERIVED, OPTIONAL, REQUESTS, Row, frames_of, typed
+from analysis.columns import CHUNKS, DERIVED, OPTIONAL, REQUESTS, ROW_FIELDS, Row, frames_of, typed
+from analysis.events import gaps_of
 from analysis.journal import Journal, read_journals
 from analysis.record import RequestRecord
 from analysis.run import Run, derive
+from analysis.stalls.frozen import settings
+from analysis.thin import ALL, CELLS, COUNTED, tables_of, thin, worth_keeping
 
 FORMAT_VERSION = 1
 _JOURNAL, _REQUESTS = "journal.bin", "requests.parquet"
+_KIND = ROW_FIELDS.index("kind")
 _ROW_GROUP_EVENTS = 200_000
 _ARROW = {
     "string": pa.string(), "category": pa.dictionary(pa.int32(), pa.string()), "boolean": pa.bool_(),
@@ -52,7 +57,8 @@ class RunJournal:
     def of_worker(cls, path: Path, worker: int, keep_text: bool = False) -> "RunJournal":
         """A journal of its own in the directory of a run, for one of the processes that carry it."""
         with _plainly(path, "cannot create a journal"):
-            return cls(path, Journal(path / f"journal-{worker}.bin", keep_text))
+            meta = read_meta(path) if (path / "run.json").exists() else {}
+            return cls(path, Journal(path / f"journal-{worker}.bin", keep_text, _thinner(meta)))
 
     def append(self, records: Sequence[RequestRecord]) -> None:
         with _plainly(self.path, "cannot write the journal"):
@@ -88,7 +94,7 @@ class RunWriter(RunJournal):
                 raise RunDirError(f"{path}: not empty: name a new directory with --out, or remove this one")
             opened = {**meta, "format_version": FORMAT_VERSION, "complete": False}
             _write_json(path / "run.json", opened)
-            return cls(path, opened, Journal(path / _JOURNAL, keep_text), keep_text)
+            return cls(path, opened, Journal(path / _JOURNAL, keep_text, _thinner(meta)), keep_text)
 
     def abandon(self, meta_updates: Mapping[str, Any] | None = None) -> None:
         """Stop writing at once; what was appended stays readable. The updates are noted if there is room for them."""
@@ -107,7 +113,7 @@ class RunWriter(RunJournal):
         with _plainly(self.path, "cannot write the results"):
             journals = _journals(self.path)
             try:
-                _convert(self.path, journals, self._keep_text, made)
+                _convert(self.path, journals, _columns(self._meta, self._keep_text), made)
                 self._meta = {**self._meta, "complete": True, **meta_updates}
                 _write_json(self.path / "run.json", self._meta)
             except BaseException:
@@ -130,7 +136,8 @@ def read_run(path: Path) -> Run:
             return _from_journals(journals, meta)
         requests = _frame(path / _REQUESTS, REQUESTS, DERIVED | OPTIONAL.keys())
         chunks = _frame(path / "chunks.parquet", CHUNKS, frozenset())
-        return Run.from_frames(meta, requests, chunks, _samples(path, "server"), _samples(path, "client"))
+        counted = _frame(path / "gaps.parquet", CELLS, frozenset()) if _is_thinned(meta) else None
+        return Run.from_frames(meta, requests, chunks, _samples(path, "server"), _samples(path, "client"), counted)
 
 
 def read_meta(path: Path) -> dict[str, Any]:
@@ -161,7 +168,7 @@ def write_run(path: Path, run: Run) -> None:
             raise RunDirError(f"{path}: not empty: name a new directory with --out, or remove this one")
         for name, frame, columns in (("requests", run.requests, REQUESTS), ("chunks", run.chunks, CHUNKS)):
             pq.write_table(_table(frame, _schema(columns)), path / f"{name}.parquet")
-        for name, samples in (("server", run.server), ("client", run.client)):
+        for name, samples in (("server", run.server), ("client", run.client), ("gaps", run.counted)):
             if samples is not None:
                 samples.to_parquet(path / f"{name}.parquet", index=False)
         _write_json(path / "run.json", {**run.meta, "format_version": FORMAT_VERSION})
@@ -206,16 +213,42 @@ def _journals(path: Path) -> list[Path]:
     return sorted(path.glob("journal*.bin"))
 
 
-def _convert(path: Path, journals: Sequence[Path], keep_text: bool, made: list[Path]) -> None:
+def _is_thinned(meta: Mapping[str, Any]) -> bool:
+    return bool(meta.get("keep_events", ALL) != ALL)
+
+
+def _thinner(meta: Mapping[str, Any]) -> Callable[[Sequence[Row]], list[Row]] | None:
+    """What makes rows of fewer events, if the run keeps fewer."""
+    if not _is_thinned(meta):
+        return None
+    floor_s, factor = settings(meta)
+
+    def thinned(rows: Sequence[Row]) -> list[Row]:
+        requests, chunks, events = derive(*frames_of(rows))
+        gaps = gaps_of(events)
+        kept = worth_keeping(events, gaps, meta["keep_events"], floor_s * 1e9, factor)
+        return thin(rows, requests, chunks, events, gaps, kept)
+
+    return thinned
+
+
+def _columns(meta: Mapping[str, Any], keep_text: bool) -> dict[str, Mapping[str, str]]:
+    """The tables of a run and the columns of each."""
+    requests = REQUESTS | ({"text": "string"} if keep_text else {})
+    if not _is_thinned(meta):
+        return {"requests": requests, "chunks": CHUNKS}
+    return {"requests": requests | COUNTED, "chunks": CHUNKS, "gaps": CELLS}
+
+
+def _convert(path: Path, journals: Sequence[Path], columns: Mapping[str, Mapping[str, str]], made: list[Path]) -> None:
     """Write the journals' content as Parquet, a bounded part at a time, under temporary names that go into `made`."""
-    columns = REQUESTS | {"text": "string"} if keep_text else REQUESTS
-    schemas = {"requests": _schema(columns), "chunks": _schema(CHUNKS)}
+    schemas = {name: _schema(each) for name, each in columns.items()}
     samples: dict[str, list[dict[str, Any]]] = {"client": [], "server": []}
     made += [path / f"{name}.parquet.part" for name in schemas]
     with ExitStack() as files:
         writers = [files.enter_context(pq.ParquetWriter(*each)) for each in zip(made, schemas.values(), strict=True)]
         for rows in _groups(journals, samples):
-            *frames, _ = derive(*frames_of(rows))
+            frames = tables_of(rows) if "gaps" in columns else derive(*frames_of(rows))[:2]
             for writer, frame, schema in zip(writers, frames, schemas.values(), strict=True):
                 writer.write_table(_table(frame, schema))
     for name, content in samples.items():
@@ -231,7 +264,7 @@ def _groups(journals: Sequence[Path], samples: dict[str, list[dict[str, Any]]]) 
     for kind, content in read_journals(journals):
         if kind == "requests":
             rows += content
-            events += sum(len(row[-1]) // 4 + 1 for row in content)
+            events += sum(len(row[_KIND]) + len(row[-1]) // 4 + 1 for row in content)
         else:
             samples.setdefault(kind, []).extend(content)
         if events >= _ROW_GROUP_EVENTS:
@@ -245,6 +278,9 @@ def _from_journals(journals: Sequence[Path], meta: dict[str, Any]) -> Run:
     samples: dict[str, list[dict[str, Any]]] = {"client": [], "server": []}
     rows = [row for group in _groups(journals, samples) for row in group]
     server, client = (pd.DataFrame(samples[name]) if samples[name] else None for name in ("server", "client"))
+    if _is_thinned(meta):
+        requests, chunks, counted = tables_of(rows)
+        return Run.from_frames(meta, requests, chunks, server, client, counted)
     return Run.from_frames(meta, *frames_of(rows), server, client)
 
 

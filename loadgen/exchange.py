@@ -24,6 +24,7 @@ EVENT_FIELDS = (b"data", b"event", b"id", b"retry", b":", b"\xef\xbb\xbf")
 SNIFF_BYTES = 64
 AT_ONCE = 64  # events read in one go once tokens flow
 SMALL_BYTES = 4096  # a larger piece is read at once: what is put off must not fill the memory
+MAX_ANSWER_BYTES = 256 * 1024 * 1024  # a million tokens at the size of a usual event: what is kept of them is bounded
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,7 @@ class Exchange:
         "_limits",
         "_loop",
         "_reader",
+        "_size",
         "_sse",
         "_steady",
         "_timer",
@@ -77,6 +79,7 @@ class Exchange:
         self._last_event_ns: int | None = None
         self._steady = False  # tokens flow: whole events may be read some at a time
         self._later: list[tuple[bytes, int, int]] = []
+        self._size = 0
         self._begin_ns = clock.now_ns()
         self.record = record
         self.location: str | None = None
@@ -103,6 +106,10 @@ class Exchange:
 
     def on_body(self, data: bytes, arrival_ns: int, read_id: int) -> None:
         """The hot path: a whole event of a stream that flows is put aside with its time, and read with others."""
+        self._size += len(data)
+        if self._size > MAX_ANSWER_BYTES:
+            self.on_lost("malformed", f"an answer of more than {MAX_ANSWER_BYTES} bytes", arrival_ns)
+            return
         if self._steady and len(data) < SMALL_BYTES and data[:6] == b"data: " and data[-2:] == b"\n\n":
             self._last_event_ns = arrival_ns
             self._later.append((data, arrival_ns, read_id))
@@ -142,6 +149,7 @@ class Exchange:
         assert self._inflate is not None
         try:
             for piece in self._inflate.feed(data):
+                self._size += len(piece)
                 self._on_text(piece, arrival_ns, read_id)
                 if self.finished.done():
                     return

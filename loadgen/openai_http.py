@@ -6,8 +6,6 @@ free, so that no request waits for another.
 
 import asyncio
 import hashlib
-import random
-import re
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -24,17 +22,13 @@ from loadgen.error_text import fault, one_line
 from loadgen.exchange import Exchange, Limits
 from loadgen.openai_api import READERS, BodyOptions, request_body
 from loadgen.target import Target
+from loadgen.tries import MAX_REDIRECTS, backoff_s, forget_try, redirected_to, tries_again
 from workloads.request import Request
 
 IDLE_S = 4.0
 """An idle connection older than this is not used again, unless the server promised more: uvicorn closes after five
 seconds, and a request that meets the closing would fail for no fault of the server's."""
 STALE_S = 0.01
-RETRY_OUTCOMES = frozenset({"rate_limited", "connect_failed", "timeout_connect"})
-RETRY_STATUS = frozenset({408, 429, 500, 502, 503, 504})
-FIRST_BACKOFF_S, MAX_BACKOFF_S = 0.5, 30.0
-MAX_REDIRECTS = 3
-_PATH = re.compile(r"/(?!/)[!-~]*")
 
 
 @dataclass(frozen=True)
@@ -59,6 +53,7 @@ class HttpEngine:
         self._body = body
         self._options = options
         self._clock = clock
+        self.open: dict[str, tuple[RequestRecord, Connection]] = {}
         self._idle: list[Connection] = []
         self._dialer = Dialer(target, options.proxy, options.tls, clock, options.kernel_stamps)
         self._path = target.path
@@ -122,41 +117,27 @@ class HttpEngine:
             try:
                 await self._follow_redirects(request, record, message)
             except OpenError as problem:
-                if not self._tries_again(record, problem.outcome):
+                if not tries_again(record, problem.outcome, self._options.retries):
                     raise
             first_sent_ns = record.sent_ns if first_sent_ns is None else first_sent_ns
-            if not self._tries_again(record, record.outcome):
+            if not tries_again(record, record.outcome, self._options.retries):
                 break
-            await asyncio.sleep(_backoff_s(record))
-            _forget_try(record)
+            await asyncio.sleep(backoff_s(record))
+            forget_try(record)
         record.sent_ns = first_sent_ns  # latency counts from the first try
-
-    def _tries_again(self, record: RequestRecord, outcome: str) -> bool:
-        if record.tries > self._options.retries:
-            return False
-        return outcome in RETRY_OUTCOMES or (outcome == "http_error" and record.status in RETRY_STATUS)
 
     async def _follow_redirects(self, request: Request, record: RequestRecord, message: bytes) -> None:
         path = self._path
         exchange = await self._try(request, record, path, message)
         for _ in range(MAX_REDIRECTS):
-            moved = self._redirected_to(exchange)
+            moved = redirected_to(exchange, self._target)
             if moved is None:
                 break
             path = moved
-            _forget_try(record)
+            forget_try(record)
             exchange = await self._try(request, record, path, message)
         if record.outcome == "ok":
             self._path = path  # if the server moved, later requests go there at once
-
-    def _redirected_to(self, exchange: Exchange) -> str | None:
-        """The new path, if the answer redirects within the same host and keeps the method."""
-        if not exchange.complete or exchange.record.status not in (307, 308) or not exchange.location:
-            return None
-        location = exchange.location
-        if location.startswith(self._target.origin + "/"):
-            location = location.removeprefix(self._target.origin)
-        return location if _PATH.fullmatch(location) else None
 
     async def _try(self, request: Request, record: RequestRecord, path: str, message: bytes) -> Exchange:
         """Send once. A reused connection that the server was closing just then is replaced, once: it is gone within a
@@ -164,7 +145,7 @@ class HttpEngine:
         connection = await self._connection(record)
         exchange = await self._exchange(connection, request, record, path, message)
         if record.reused_connection and connection.lost_unanswered and _age_s(record) < STALE_S:
-            _forget_try(record)
+            forget_try(record)
             connection = await self._connection(record, new=True)
             exchange = await self._exchange(connection, request, record, path, message)
         return exchange
@@ -174,12 +155,14 @@ class HttpEngine:
     ) -> Exchange:
         reader = READERS[self._body.endpoint](record, request.keep_text or self._options.save_text)
         exchange = Exchange(record, reader, self._clock, self._options.limits)
+        self.open[record.request_id] = record, connection
         try:
             sent_ns = await connection.send(self._request_line(path) + message, exchange)
             if sent_ns is not None:
                 record.sent_ns = sent_ns
             await exchange.finished
         finally:
+            del self.open[record.request_id]
             exchange.cancel()
             if connection.mixed_stamps:
                 level_arrivals(record)
@@ -257,13 +240,6 @@ def _lines(headers: Mapping[str, str]) -> bytes:
     return "".join(f"{name}: {value}\r\n" for name, value in headers.items()).encode("latin-1")
 
 
-def _backoff_s(record: RequestRecord) -> float:
-    """What the server asked for, else doubling with jitter so that the retries of a burst do not come as one."""
-    if record.retry_after_s is not None:
-        return record.retry_after_s
-    return min(MAX_BACKOFF_S, FIRST_BACKOFF_S * 2.0 ** (record.tries - 1)) * random.uniform(0.5, 1.0)
-
-
 def level_arrivals(record: RequestRecord) -> None:
     """Lower arrivals that our own late clock gave to the next one that the kernel stamped: bytes come in order."""
     assert record.end_ns is not None
@@ -286,14 +262,3 @@ def _settle_send(record: RequestRecord) -> None:
 def _age_s(record: RequestRecord) -> float:
     """From the send to the end; 0 where it was not even sent."""
     return 0.0 if record.sent_ns is None or record.end_ns is None else (record.end_ns - record.sent_ns) / 1e9
-
-
-def _forget_try(record: RequestRecord) -> None:
-    """Back to a request that has not been answered: what the failed try left must not mix with the next."""
-    record.outcome, record.error, record.status = "not_sent", None, None
-    record.headers_ns = record.end_ns = None
-    record.finish_reason = record.prompt_tokens = record.cached_tokens = None
-    record.completion_tokens = record.reasoning_tokens = None
-    record.choices, record.events_dropped = 1, 0
-    for column in (record.arrival_ns, record.n_tokens, record.kind, record.chars, record.read_id):
-        del column[:]

@@ -7,12 +7,15 @@ from typing import Self
 import httpx
 
 from analysis.record import RequestRecord
+from loadgen.access import redactor
 from loadgen.clock import RunClock
 from loadgen.connection import reason
+from loadgen.error_text import fault
 from loadgen.exchange import Exchange
 from loadgen.openai_api import READERS, BodyOptions, request_body
 from loadgen.openai_http import HttpOptions, request_headers
 from loadgen.target import Target
+from loadgen.tries import MAX_REDIRECTS, backoff_s, forget_try, redirected_to, tries_again
 from workloads.request import Request
 
 OUTCOMES: tuple[tuple[type[Exception], str], ...] = (
@@ -21,7 +24,6 @@ OUTCOMES: tuple[tuple[type[Exception], str], ...] = (
     (httpx.ProxyError, "connect_failed"),
     (httpx.RemoteProtocolError, "broken"),
     (httpx.TransportError, "broken"),
-    (httpx.DecodingError, "malformed"),
 )
 
 
@@ -35,7 +37,9 @@ class HttpxEngine:
         self._body = body
         self._options = options
         self._clock = clock
-        headers = {"user-agent": "loadgen", **options.headers}
+        self._path = target.path
+        self._redact = redactor(options.api_key, options.headers)
+        headers = {"user-agent": "loadgen", "accept-encoding": "identity", **options.headers}
         if options.api_key:
             headers.setdefault("authorization", f"Bearer {options.api_key}")
         unlimited = httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=4.0)
@@ -62,10 +66,41 @@ class HttpxEngine:
     async def send(self, request: Request) -> RequestRecord:
         record = RequestRecord(request.request_id)
         record.asked_input_tokens, record.asked_output_tokens = request.input_tokens, request.output_tokens
-        record.tries = 1
+        first_sent_ns: int | None = None
+        try:
+            while True:
+                record.tries += 1
+                await self._follow_redirects(request, record)
+                first_sent_ns = record.sent_ns if first_sent_ns is None else first_sent_ns
+                if not tries_again(record, record.outcome, self._options.retries):
+                    break
+                await asyncio.sleep(backoff_s(record))
+                forget_try(record)
+        except asyncio.CancelledError:  # between two tries
+            record.outcome, record.error, record.end_ns = "cancelled", None, self._clock.now_ns()
+        record.sent_ns = record.sent_ns if first_sent_ns is None else first_sent_ns  # latency counts from the first try
+        record.error = None if record.error is None else self._redact(record.error)
+        record.text = None if record.text is None else self._redact(record.text)
+        return record
+
+    async def _follow_redirects(self, request: Request, record: RequestRecord) -> None:
+        path = self._path
+        exchange = await self._try(request, record, path)
+        for _ in range(MAX_REDIRECTS):
+            moved = redirected_to(exchange, self._target)
+            if moved is None:
+                break
+            path = moved
+            forget_try(record)
+            exchange = await self._try(request, record, path)
+        if record.outcome == "ok":
+            self._path = path  # if the server moved, later requests go there at once
+
+    async def _try(self, request: Request, record: RequestRecord, path: str) -> Exchange:
+        """One answer, to its end; the record says `cancelled` where this task was."""
         reader = READERS[self._body.endpoint](record, request.keep_text or self._options.save_text)
         exchange = Exchange(record, reader, self._clock, self._options.limits)
-        receiving = asyncio.ensure_future(self._receive(request, exchange))
+        receiving = asyncio.ensure_future(self._receive(request, exchange, path))
         try:
             await asyncio.wait([receiving, exchange.finished], return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
@@ -75,13 +110,13 @@ class HttpxEngine:
             await asyncio.wait([receiving])
             exchange.cancel()
         record.text, record.unsaid_text = reader.text(), reader.unsaid_text()
-        return record
+        return exchange
 
-    async def _receive(self, request: Request, exchange: Exchange) -> None:
+    async def _receive(self, request: Request, exchange: Exchange, path: str) -> None:
         record = exchange.record
         base = "http://localhost" if self._target.unix_path else self._target.origin
         outgoing = self._client.build_request(
-            "POST", f"{base}{self._target.path}", json=request_body(request, self._body),
+            "POST", f"{base}{path}", json=request_body(request, self._body),
             headers=request_headers(request),
         )  # fmt: skip
         reads = 0
@@ -89,8 +124,9 @@ class HttpxEngine:
             record.sent_ns = self._clock.now_ns()  # httpx does not tell when the last byte went
             answer = await self._client.send(outgoing, stream=True)
             try:
-                exchange.on_head(answer.status_code, dict(_plain_headers(answer)), self._clock.now_ns())
-                async for data in answer.aiter_bytes():
+                headers = {name.lower(): value for name, value in answer.headers.raw}
+                exchange.on_head(answer.status_code, headers, self._clock.now_ns())
+                async for data in answer.aiter_raw():  # packed, if it is: what it unpacks to is bounded in the exchange
                     reads += 1
                     exchange.on_body(data, self._clock.now_ns(), reads)
                 exchange.on_complete(self._clock.now_ns())
@@ -99,9 +135,5 @@ class HttpxEngine:
         except httpx.HTTPError as problem:
             outcome = next((name for kind, name in OUTCOMES if isinstance(problem, kind)), "client_error")
             exchange.on_lost(outcome, f"{self._target.origin}: {reason(problem)}", self._clock.now_ns())
-
-
-def _plain_headers(answer: httpx.Response) -> list[tuple[bytes, bytes]]:
-    """Header names in lower case, without the encoding that httpx has undone already."""
-    lower = [(name.lower(), value) for name, value in answer.headers.raw]
-    return [(name, value) for name, value in lower if name != b"content-encoding"]
+        except Exception as problem:  # whatever it is, the other requests go on
+            exchange.on_lost("client_error", fault(problem), self._clock.now_ns())

@@ -254,7 +254,8 @@ async def _get(client: "httpx.AsyncClient", url: str) -> tuple[int, bytes]:
             body += part
             if len(body) > LARGEST_BYTES:
                 break
-        return reply.status_code, bytes(body)
+    del reply.stream  # it holds the reply: with garbage collection off, cycles must be cut by hand
+    return reply.status_code, bytes(body)
 
 
 def _public(url: str) -> str:

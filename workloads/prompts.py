@@ -59,9 +59,14 @@ class Prompter:
         self._definitions_made: dict[Sequence[Passage], list[dict[str, Any]]] = {}
 
     def text(self, passage: Passage, tokens: float | None = None) -> str:
-        """The passage in words: `tokens` tokens of it where given, else its own number; at least one word."""
+        """The passage in words: `tokens` tokens of it where given, else its own number; at least one word.
+
+        What was cut to fit into one prompt is not kept: no other asks for it, and a long run has very many of them.
+        """
         known = (passage.key, float(passage.tokens if tokens is None else tokens))
         text = self._texts.get(known)
+        if text is None and tokens is not None:
+            return self._write(*known)
         if text is None:
             text = self._texts[known] = self._write(*known)
             self._chars += len(text)

@@ -172,7 +172,7 @@ Change = tuple[float | None, Interval | None, Interval | None]
 
 
 def _log_ratio(base: Estimate, candidate: Estimate) -> Change:
-    if not base.value or not candidate.value:
+    if not base.value or not candidate.value or min(base.value, candidate.value) < 0:  # a clock may have run back
         return None, None, None
     value = math.log(candidate.value / base.value)
     pairs = ((base.ends, candidate.ends), (base.together, candidate.together))

@@ -114,7 +114,7 @@ def _sums(member: Member, rows: Bools, metric: str) -> tuple[Floats, Floats]:
     """Hits and trials of each block of time: of attainment, of errors, or stalls and thousands of tokens."""
     run, blocks = member.run, in_order(member.start_ns, rows)
     if metric == "stall":
-        streams = rows & run.streamed
+        streams = rows & run.streamed & ("stalls" not in run.undefined)
         output = run.column("output_tokens")
         tokens = np.where(np.isnan(output), run.events.per_request, output)
         hits = member.stalls.row[streams[member.stalls.row]]

@@ -25,6 +25,10 @@ def decode(view: View) -> list[Html]:
 
 
 def _gaps_s(view: View, rows: Bools) -> Floats:
+    cells = view.run.cells
+    if cells is not None:
+        gaps_s, counts, _ = cells.samples(rows & view.run.streamed, per_token=False)
+        return np.repeat(gaps_s, counts)
     return gap_samples(view.run, rows, _ALL_KINDS)[0]
 
 
@@ -33,6 +37,9 @@ def _itl(view: View, rows: Bools) -> tuple[Floats, Floats]:
     run = view.run
     if np.any(run.tokens_unknown & rows):
         return np.empty(0), np.empty(0)
+    if run.cells is not None:
+        itl_s, counts, _ = run.cells.samples(rows & run.streamed, per_token=True)
+        return itl_s, counts.astype(np.float64)
     chosen = (rows & run.streamed)[run.gaps.row]
     tokens = run.events.tokens[run.gaps.end[chosen]].astype(np.float64)
     return run.gaps.gap_ns[chosen] / 1e9 / tokens, tokens
@@ -130,6 +137,8 @@ def reach(values: Floats) -> Floats:
 
 def _over_time(view: View) -> Html:
     run = view.run
+    if run.cells is not None:
+        return absent(_DRIFTS, "the run did not keep its token events (--keep-events)")
     chosen = run.streamed[run.gaps.row]
     if not chosen.any():
         return absent(_DRIFTS, "no answer had more than one token event")

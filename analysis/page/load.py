@@ -8,6 +8,7 @@ from analysis.page.shell import Figure, Html, Swatch, Table, absent, figure, num
 from analysis.page.view import View
 from analysis.quantiles import Floats
 from analysis.stalls.level import Level
+from analysis.throughput import token_arrivals
 
 _RATES = "Was the load delivered, and was it good?"
 _BUSY = "How many requests were open, and in which phase?"
@@ -104,10 +105,10 @@ def _prompt_rate(view: View) -> Html:
 
 
 def _output_rate(view: View) -> Html:
-    events = view.run.events
-    if not len(events.row):
+    _, arrival_ns, tokens = token_arrivals(view.run)
+    if not len(arrival_ns):
         return absent(_WRITTEN, "no token came")
-    rate = view.per_second(events.arrival_ns / 1e9, _event_tokens(view))
+    rate = view.per_second(arrival_ns / 1e9, tokens)
     answer = (
         "By arrival. It grows with the streams that decode together, until memory or the prefills of others set an end "
         "to it."
@@ -119,10 +120,3 @@ def _tokens(view: View, question: str, answer: str, role: str, rate: Floats) -> 
     marks = [Bars("tokens/s", role, view.edges_s, rate)]
     drawing = draw(view.clock, linear("tokens/s", rate), marks, bands=view.bands, label=question)
     return figure(Figure(question, answer, drawing, _data(view, {"tokens/s": rate})))
-
-
-def _event_tokens(view: View) -> Floats:
-    """Tokens of each event; an even share of its request's where the event does not tell."""
-    events, output = view.run.events, view.run.column("output_tokens")
-    evenly = np.where(np.isnan(output), 1.0, output / np.maximum(events.per_request, 1))
-    return np.where(events.tokens > 0, events.tokens, evenly[events.row])

@@ -80,7 +80,7 @@ def _load_line(summary: Part) -> Html:
     facts += [f"{plain(run['offered_rps'])} requests/s planned"] if run["offered_rps"] else []
     facts += [f"{run['concurrency']} users"] if run["concurrency"] else []
     facts += [f"{plain(run['duration_s'])} s measured"]
-    facts += [str(run[name]) for name in ("started_at", "target") if run[name]]
+    facts += [str(run[name]) for name in ("started_at", "target", "engine") if run[name]]
     return element("p", " · ".join(facts), class_="sub")
 
 

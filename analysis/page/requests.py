@@ -144,7 +144,10 @@ def longest_wait_s(view: View) -> Floats:
     """The longest time without news in each measured request that got a token; NaN elsewhere."""
     run = view.run
     longest_ns = np.zeros(len(run.requests))
-    np.maximum.at(longest_ns, run.gaps.row, run.gaps.gap_ns)
+    if run.cells is not None:
+        longest_ns = run.cells.longest_ns.astype(np.float64)
+    else:
+        np.maximum.at(longest_ns, run.gaps.row, run.gaps.gap_ns)
     found = np.maximum(run.column("ttft_s"), longest_ns / 1e9)
     return np.where(view.rows, found, np.nan)
 

@@ -17,6 +17,7 @@ from analysis.roofline import Roofline
 _PLAIN = (
     "id",
     "target",
+    "engine",
     "model",
     "endpoint",
     "transport",
@@ -108,6 +109,9 @@ def itl_multiples(view: View, step_s: Floats) -> Floats:
     run = view.run
     if np.any(run.tokens_unknown & view.rows):
         return np.empty(0)
+    if run.cells is not None:
+        itl_s, counts, row = run.cells.samples(view.rows & run.streamed, per_token=True)
+        return np.repeat(itl_s / step_s[row], counts)
     chosen = (view.rows & run.streamed)[run.gaps.row]
     tokens = run.events.tokens[run.gaps.end[chosen]].astype(np.int64)
     found = run.gaps.gap_ns[chosen] / 1e9 / tokens / step_s[run.gaps.row[chosen]]

@@ -24,8 +24,10 @@ _PERCENTILES = (90, 95, 99)
 def to_vllm(run: Run) -> dict[str, Any]:
     """The requests of measured stages that were sent, in order of sending, as plain JSON values (no NaN).
 
-    ValueError if there is none.
+    ValueError if there is none, or the run did not keep all events.
     """
+    if run.cells is not None:
+        raise ValueError("vLLM's shape lists every token, and this run did not keep them: run with --keep-events all")
     sent_ns = run.column("sent_ns")
     rows = np.flatnonzero(run.measured & ~np.isnan(sent_ns))
     if not len(rows):

@@ -175,7 +175,8 @@ def _causes(run: Run, kind: Ints, found: Match, believed: Bools, several: Bools,
 
 def usual_step_ns(run: Run) -> float:
     """The median gap between token events: about one pass of the engine. 0 without gaps."""
-    return float(np.median(run.gaps.gap_ns)) if len(run.gaps.gap_ns) else 0.0
+    usual_ns = run.usual_gap_ns(np.ones(len(run.requests), dtype=bool))
+    return 0.0 if np.isnan(usual_ns) else usual_ns
 
 
 def followed_by_burst(run: Run, stalls: Stalls) -> Bools:

@@ -151,7 +151,7 @@ def waits_of(run: Run, alone: Stalls) -> Waits:
 def _again(run: Run, alone: Stalls, prompt: Floats) -> Waits:
     """What a preempted stream has to compute again: its prompt, and all that it had said."""
     known = alone.take(~np.isnan(prompt[alone.row]))
-    said = known.end - run.events.starts[known.row]
+    said = run.events.number(known.end)
     return Waits(known.row, known.start_ns, known.end_ns, prompt[known.row].astype(np.int64) + said)
 
 

@@ -66,6 +66,8 @@ def _limit_ns(run: Run) -> Floats:
     for: sorting the gaps of a long run takes longer than all the rest.
     """
     floor_s, factor = settings(run.meta)
+    if run.cells is not None:
+        return np.asarray(np.maximum(floor_s * 1e9, factor * run.cells.quantile_ns(0.5)))
     starts, sizes = run.gaps.starts[:-1], np.diff(run.gaps.starts)
     limit_ns = np.where(sizes > 0, floor_s * 1e9, np.nan)
     filled = np.flatnonzero(sizes)
@@ -78,6 +80,8 @@ def _limit_ns(run: Run) -> Floats:
 
 def _median_ns(run: Run, rows: Ints) -> Floats:
     """The median gap of each of these requests; NaN without any."""
+    if run.cells is not None:
+        return run.cells.quantile_ns(0.5)[rows]
     gaps, asked = run.gaps, np.zeros(len(run.requests), dtype=bool)
     asked[rows] = True
     chosen, sizes = gaps.of(asked), np.where(asked, np.diff(gaps.starts), 0)

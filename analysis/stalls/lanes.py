@@ -116,7 +116,7 @@ def timeline(run: Run, known: Episodes, request_id: str) -> dict[str, Any]:
 def _freezes(run: Run, known: Episodes, row: int) -> list[dict[str, Any]]:
     mine = np.flatnonzero(known.stalls.row == row)
     mine = mine[np.argsort(known.stalls.start_ns[mine], kind="stable")]
-    before = known.stalls.end[mine] - run.events.starts[row]
+    before = run.events.number(known.stalls.end[mine])
     episode = known.of[mine]
     culprit = known.culprit[episode]
     ids = run.requests["request_id"]

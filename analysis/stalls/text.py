@@ -28,7 +28,8 @@ def render_stalls(report: Part, width: int = 100, color: bool = False) -> str:
 def _sections(report: Part, width: int) -> Iterator[RenderableType]:
     stalls = report["stalls"]
     if not stalls["count"]:
-        yield Text("No stream froze." if stalls["share_of_requests"] is not None else "No answer was streamed.")
+        lost = f"Not known: {stalls['undefined']}." if stalls.get("undefined") else "No answer was streamed."
+        yield Text("No stream froze." if stalls["share_of_requests"] is not None else lost)
         return
     yield Text(
         f"{stalls['count']:,} stalls in {stalls['requests']:,} streams ({stalls['share_of_requests']:.1%}), "

@@ -200,3 +200,11 @@ def test_any_two_runs_are_compared_or_refused_in_one_line(
     assert json.loads(json.dumps(found, allow_nan=False)) == found
     assert render(found, 80)
     assert markdown(found)
+
+
+def test_values_below_zero_have_no_ratio() -> None:
+    """A clock that was set back makes them; the comparison still has to say so."""
+    early = [record(f"r{i}", [-5.0, 10.0, 20.0], sent=100.0 * i) for i in range(30)]
+    run = Run.from_records(meta(), early)
+    found = {(each["metric"], each["statistic"]): each for each in compare([run], [run])["metrics"]}
+    assert found["ttft", "p50"]["verdict"] == "unclear"
