@@ -1,7 +1,7 @@
-"""A run on several local processes: here they are started, told what to do, and heard. See `loadgen.worker`.
+"""A run on several workers: here they are started, told what to do, and heard.
 
 Nothing is shared but the instant of the start and the run directory, where each has a journal of its own. A worker that
-dies costs the rest of its share, and nothing else.
+dies costs the rest of its share, and nothing else. `LocalWorker` is one on this machine; see `loadgen.worker`.
 """
 
 import asyncio
@@ -12,10 +12,10 @@ import socket
 import sys
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from loadgen.clock import RunClock
 from loadgen.drive import Driven, Live, Stop
@@ -30,7 +30,7 @@ TOKENS_PER_S = 25_000
 """What one process on one core is trusted to receive; three times as many have been measured on a quiet machine."""
 
 SAMPLE_SESSIONS = 1_000
-START_AHEAD_NS = 100_000_000
+LOCAL_START_NS, REMOTE_START_NS = 100_000_000, 1_000_000_000
 """From the word to start to the start of the run: time for the word to reach all."""
 
 KILL_S = 5.0
@@ -62,34 +62,77 @@ def _output_tokens(session: Session) -> list[int]:
     return [turn.output_tokens for one in session.rounds for turn in one.turns]
 
 
+class Worker(Protocol):
+    """One worker, wherever it runs, as a fleet deals with it."""
+
+    name: str
+
+    async def launch(self) -> None:
+        """Returns when it can be told and heard. Raises HostError."""
+
+    def start(self, origin_ns: int) -> None:
+        """Sets the start of the run to a reading of our CLOCK_MONOTONIC."""
+
+    def send(self, *message: Any) -> None:
+        """Never waits, and drops the message if nobody is there."""
+
+    async def receive(self) -> tuple[Any, ...] | None:
+        """What it says next; None when it will say nothing more."""
+
+    def last_words(self) -> str:
+        """Why it is over, as far as it said."""
+
+    async def fate(self) -> str:
+        """What became of it, once it has fallen silent."""
+
+    def kill(self) -> None: ...
+
+    async def end(self) -> None:
+        """Lets it end by itself, as it has said its last word or was killed, and sees to it that it is over."""
+
+
+@dataclass
+class _State:
+    """What is known of a worker."""
+
+    live: Live = field(default_factory=Live)
+    ready: asyncio.Event = field(default_factory=asyncio.Event)
+    gone: bool = False
+    carried: Carried | None = None
+
+
 class Fleet:
-    """Carries shares on a process each.
+    """Carries a run on workers that have a share each.
 
     Args:
+        stages: As planned.
         clock: Not started yet; it tells the workers when the run starts.
         stop: Reaches all workers; one that gives up sets it.
         live: Is kept up to date, once a second.
         on_tally: Called with what has ended in a worker since it last told.
         tell: Called with a line for the user.
+        start_ahead_ns: How long the word to start may take to reach all.
     """
 
     def __init__(
         self,
-        shares: Sequence[Share],
-        folder: Path,
+        workers: Sequence[Worker],
+        stages: Sequence[Stage],
         clock: RunClock,
         stop: Stop,
         live: Live,
         on_tally: Callable[[Tally], None],
         tell: Callable[[str], None],
+        start_ahead_ns: int = LOCAL_START_NS,
     ) -> None:
-        self._folder = folder
+        self._workers = {worker: _State() for worker in workers}
+        self._stages = stages
         self._clock = clock
         self._stop = stop
         self._live = live
         self._on_tally = on_tally
         self._tell = tell
-        self._members = [_Member(share, len(shares)) for share in shares]
+        self._start_ahead_ns = start_ahead_ns
         self._losses: list[str] = []
 
     async def carry(self) -> tuple[Carried, list[str]]:
@@ -99,28 +142,29 @@ class Fleet:
         """
         tasks: list[asyncio.Task[None]] = []
         try:
-            await asyncio.gather(*(member.launch(self._folder.absolute()) for member in self._members))
-            heard = [asyncio.create_task(self._hear(member)) for member in self._members]
+            await asyncio.gather(*(worker.launch() for worker in self._workers))
+            heard = [asyncio.create_task(self._hear(worker, state)) for worker, state in self._workers.items()]
             tasks = [*heard, asyncio.create_task(self._pass_on_stop())]
-            await asyncio.gather(*(member.ready.wait() for member in self._members))
+            await asyncio.gather(*(state.ready.wait() for state in self._workers.values()))
             self._start()
             await asyncio.gather(*heard)
         finally:
             for task in tasks:
                 task.cancel()
-            await asyncio.gather(*(member.end() for member in self._members))
+            await asyncio.gather(*(self._end(worker, state) for worker, state in self._workers.items()))
         return self._together(), self._losses
 
     def _start(self) -> None:
-        for member in self._members:
-            if member.gone:
-                raise HostError(f"{member.name} did not start: {member.last_words()}")
-        self._clock.start(START_AHEAD_NS)
-        self._send("start", self._clock.origin_ns)
+        for worker, state in self._workers.items():
+            if state.gone:
+                raise HostError(f"{worker.name} did not start: {worker.last_words()}")
+        self._clock.start(self._start_ahead_ns)
+        for worker in self._workers:
+            worker.start(self._clock.origin_ns)
 
     def _send(self, *message: Any) -> None:
-        for member in self._members:
-            member.wire.send(*message)
+        for worker in self._workers:
+            worker.send(*message)
 
     async def _pass_on_stop(self) -> None:
         await self._stop.wait()
@@ -128,46 +172,51 @@ class Fleet:
         await self._stop.wait(at_once=True)
         self._send("stop", self._stop.reason, True)
         await asyncio.sleep(KILL_S)
-        for member in self._members:
-            member.kill()
+        for worker in self._workers:
+            worker.kill()
 
-    async def _hear(self, member: "_Member") -> None:
+    async def _hear(self, worker: Worker, state: _State) -> None:
         """Everything that a worker says, to its end."""
-        while (message := await member.wire.receive()) is not None:
+        while (message := await worker.receive()) is not None:
             match message:
                 case ("ready",):
-                    member.ready.set()
+                    state.ready.set()
                 case ("tick", tally, sent, in_flight):
-                    member.live = Live(sent, in_flight)
+                    state.live = Live(sent, in_flight)
                     self._on_tally(tally)
                     self._sum_up()
                 case ("stop", reason, at_once):
                     self._stop.set(reason, at_once)
                 case ("done", carried):
-                    member.carried = carried
-        started = member.ready.is_set()
-        member.gone = True
-        member.ready.set()
-        if started and member.carried is None:
-            await self._lose(member)
+                    state.carried = carried
+        started = state.ready.is_set()
+        state.gone = True
+        state.ready.set()
+        if started and state.carried is None:
+            await self._lose(worker, state)
 
     def _sum_up(self) -> None:
-        self._live.sent = sum(member.live.sent for member in self._members)
-        self._live.in_flight = sum(member.live.in_flight for member in self._members)
+        self._live.sent = sum(state.live.sent for state in self._workers.values())
+        self._live.in_flight = sum(state.live.in_flight for state in self._workers.values())
 
-    async def _lose(self, member: "_Member") -> None:
-        member.live = Live(member.live.sent, 0)
+    async def _lose(self, worker: Worker, state: _State) -> None:
+        state.live = Live(state.live.sent, 0)
         self._sum_up()
         after_s = max(0, self._clock.now_ns()) / 1e9
-        what = f"{member.name} {await member.fate()} after {after_s:.1f} s: the rest of its share is missing"
+        what = f"{worker.name} {await worker.fate()} after {after_s:.1f} s: the rest of its share is missing"
         self._losses.append(what)
         self._tell(what)
 
+    async def _end(self, worker: Worker, state: _State) -> None:
+        if state.carried is None:
+            worker.kill()
+        await worker.end()
+
     def _together(self) -> Carried:
         """As if one process had carried everything."""
-        parts = [member.carried for member in self._members if member.carried is not None]
-        planned, now_ns = self._members[0].share.schedule.stages, max(0, self._clock.now_ns())
-        driven = [part.driven for part in parts] or [Driven(_closed(planned, now_ns), now_ns, None)]
+        parts = [state.carried for state in self._workers.values() if state.carried is not None]
+        now_ns = max(0, self._clock.now_ns())
+        driven = [part.driven for part in parts] or [Driven(_closed(self._stages, now_ns), now_ns, None)]
         reasons = [self._stop.reason, *(each.interrupted_by for each in driven), *self._losses]
         return Carried(
             Driven(_stages(driven), max(each.ended_ns for each in driven), next(filter(None, reasons), None)),
@@ -177,21 +226,24 @@ class Fleet:
         )
 
 
-class _Member:
-    """One worker, as seen from here."""
+class LocalWorker:
+    """A worker on this machine, in a process of its own.
 
-    def __init__(self, share: Share, of: int) -> None:
-        self.share = share
+    Args:
+        share: A part of a run, as `Share.part` makes it.
+        folder: Where its journal goes.
+    """
+
+    def __init__(self, share: Share, of: int, folder: Path) -> None:
         self.name = f"worker {share.worker + 1} of {of}"
-        self.live = Live()
-        self.ready = asyncio.Event()
-        self.gone = False
-        self.carried: Carried | None = None
+        self._share = share
+        self._folder = folder
         self._process: asyncio.subprocess.Process | None = None
+        self._wire: Wire | None = None
         self._errors: asyncio.Task[None] | None = None
         self._said: deque[str] = deque(maxlen=1)
 
-    async def launch(self, folder: Path) -> None:
+    async def launch(self) -> None:
         """A process in a session of its own: Ctrl-C reaches it from here, when we have made up our mind."""
         ours, theirs = socket.socketpair()
         with theirs:
@@ -204,8 +256,18 @@ class _Member:
                 start_new_session=True,
             )  # fmt: skip
         self._errors = asyncio.create_task(self._keep_last_words())
-        self.wire = await Wire.over(ours)
-        self.wire.send("carry", self.share, folder)
+        self._wire = await Wire.over(ours)
+        self.send("carry", self._share, self._folder.absolute())
+
+    def start(self, origin_ns: int) -> None:
+        self.send("start", origin_ns)
+
+    def send(self, *message: Any) -> None:
+        if self._wire is not None:
+            self._wire.send(*message)
+
+    async def receive(self) -> tuple[Any, ...] | None:
+        return None if self._wire is None else await self._wire.receive()
 
     async def _keep_last_words(self) -> None:
         assert self._process is not None
@@ -229,15 +291,13 @@ class _Member:
                 self._process.kill()
 
     async def end(self) -> None:
-        """Lets it end by itself if it has said its last word, and sees to it that it is over."""
         if self._process is None:
             return
-        if self.carried is None:
-            self.kill()
         await self._wait()
         if self._errors is not None:
             await self._errors
-        await self.wire.close()
+        if self._wire is not None:
+            await self._wire.close()
 
     async def _wait(self) -> int:
         assert self._process is not None

@@ -20,7 +20,7 @@ from analysis.rundir import RunJournal, RunWriter, read_meta, read_run
 from analysis.summary import summarize
 from loadgen.clock import RunClock
 from loadgen.drive import Live, Stop, drive
-from loadgen.fleet import Fleet, planned_tokens_per_s, worker_count
+from loadgen.fleet import Fleet, LocalWorker, planned_tokens_per_s, worker_count
 from loadgen.host import HostError
 from tests.analysis.records import meta
 from tests.loadgen.kills import Kill, carriers, killed_run, left_after
@@ -323,7 +323,9 @@ def test_a_worker_that_cannot_start_is_one_line_that_says_why(tmp_path: Path) ->
     async def start(parts: int) -> None:
         asked = share(url="https://127.0.0.1:9")
         shares = [replace(asked.part(i, parts), ca_file=str(tmp_path / "gone.pem")) for i in range(parts)]
-        fleet = Fleet(shares, tmp_path, RunClock(), Stop(), Live(), lambda tally: None, lambda text: None)
+        workers = [LocalWorker(one, parts, tmp_path) for one in shares]
+        stages = asked.schedule.stages
+        fleet = Fleet(workers, stages, RunClock(), Stop(), Live(), lambda tally: None, lambda text: None)
         await fleet.carry()
 
     with pytest.raises(HostError, match=r"^worker 1 of 2 did not start: --ca-file .*gone\.pem: No such file"):
