@@ -100,11 +100,18 @@ def _subject(limit: "Limit") -> tuple[str, str | None, bool]:
     return limit.metric, limit.statistic, limit.is_upper
 
 
+BUILT_IN = "built-in, one simulated H100"
+
+
 def run_options(arguments: Mapping[str, Any], target: str, model: str | None, out: Path) -> "RunOptions":
     from loadgen.measure import RunOptions
+    from loadgen.outlet import Export
 
     _one_of(arguments, "transport", TRANSPORTS)
     _one_of(arguments, "max_tokens_field", MAX_TOKENS_FIELDS)
+    _one_of(arguments, "keep_events", ("all", "stalls", "none"))
+    if arguments["keep_events"] != "all" and arguments["cluster"] is not None:
+        raise UsageError("--keep-events: with --cluster all events are kept: leave it out")
     tokenizer = None
     if arguments["tokenizer"] is not None:
         from loadgen.tokenizer import Tokenizer
@@ -128,11 +135,16 @@ def run_options(arguments: Mapping[str, Any], target: str, model: str | None, ou
         tokenizer=tokenizer,
         gate=gate_rules(arguments),
         workers=_workers(arguments["workers"]),
+        cluster=cluster_of(arguments["cluster"]),
         priority=not arguments["no_priority"],
         ca_file=arguments["ca_file"],
         client_cert=arguments["client_cert"],
         metrics=tuple(arguments["metrics"] or ()),
         own_metrics=not arguments["no_metrics"],
+        engine=BUILT_IN if arguments["target"] is None else None,
+        until_verdict=arguments.get("until_verdict", False),
+        keep_events=arguments["keep_events"],
+        export=Export(arguments.get("prometheus_port"), arguments.get("prometheus_file")),
     )
 
 
@@ -143,6 +155,13 @@ def _workers(text: str) -> int | None:
     if not text.isascii() or not text.isdigit() or not int(text):
         raise UsageError(f"--workers {text}: expected a number of processes, or auto")
     return int(text)
+
+
+def cluster_of(text: str | None) -> str | None:
+    """An address that Ray takes, and only one of those that mean what the help says."""
+    if text is None or text in ("auto", "local") or re.fullmatch(r"ray://[^/\s]+:\d+", text):
+        return text
+    raise UsageError(f"--cluster {text}: expected ray://HOST:10001, auto or local")
 
 
 def access_of(arguments: Mapping[str, Any], target: str) -> "Access":
@@ -173,10 +192,10 @@ def _http_options(arguments: Mapping[str, Any]) -> "HttpOptions":
 
     return HttpOptions(
         limits=Limits(
-            connect_s=_limit_s("--connect-timeout", arguments["connect_timeout"]),
-            first_token_s=_limit_s("--first-token-timeout", arguments["first_token_timeout"]),
-            idle_s=_limit_s("--idle-timeout", arguments["idle_timeout"]),
-            total_s=_limit_s("--timeout", arguments["timeout"]),
+            connect_s=limit_s("--connect-timeout", arguments["connect_timeout"]),
+            first_token_s=limit_s("--first-token-timeout", arguments["first_token_timeout"]),
+            idle_s=limit_s("--idle-timeout", arguments["idle_timeout"]),
+            total_s=limit_s("--timeout", arguments["timeout"]),
         ),
         retries=arguments["retries"],
         kernel_stamps=os.environ.get("LOADGEN_TIMESTAMPS") != "user",
@@ -217,7 +236,8 @@ def body_fields(texts: Sequence[str]) -> dict[str, Any]:
     return body
 
 
-def _limit_s(flag: str, text: str) -> float | None:
+def limit_s(flag: str, text: str) -> float | None:
+    """Seconds; None for 0. Raises UsageError, as all that reads a flag here does."""
     from workloads.units import parse_duration
 
     return _parse(parse_duration, 0 if text.strip() == "0" else text, where=f"{flag} {text}") or None

@@ -14,6 +14,8 @@ from loadgen.flags import (
     MaxErrors,
     MaxInFlight,
     Model,
+    NoColor,
+    OtelEndpoint,
     OutDir,
     Output,
     Quiet,
@@ -22,6 +24,7 @@ from loadgen.flags import (
     Slo,
     StrictPoint,
     Target,
+    TextJsonOrHtml,
     TextOrJson,
     Workload,
     takes,
@@ -45,7 +48,7 @@ FAULTS = (
 
 
 @app.command()
-@takes(flags.load, flags.gate, flags.access, flags.request, flags.machine, flags.screen)
+@takes(flags.load, flags.lasting, flags.gate, flags.access, flags.request, flags.machine, flags.screen, flags.monitor)
 def run(
     workload: Workload,
     target: Target = None,
@@ -99,6 +102,7 @@ def init(
 @app.command()
 def report(
     run_dir: RunDir,
+    more: Annotated[Optional[list[Path]], typer.Argument(help="further runs of it, judged together")] = None,  # noqa: UP045
     format_: Annotated[
         str, typer.Option("--format", metavar="KIND", help="text, json, markdown, csv, junit, html or vllm")
     ] = "text",
@@ -110,6 +114,8 @@ def report(
     max_errors: MaxErrors = None,
     strict_point: StrictPoint = False,
     allow_e2e: AllowE2e = False,
+    otel_endpoint: OtelEndpoint = None,
+    no_color: NoColor = False,
 ) -> None:
     """Report a run again, a killed one too, by its own limits or by others.
 
@@ -129,7 +135,7 @@ def compare(
         Optional[list[Path]], typer.Option("--candidate", metavar="DIR", help="a further run of it")  # noqa: UP045
     ] = None,
     tolerance: Annotated[str, typer.Option(metavar="SHARE", help="how much worse is no worse")] = "5%",
-    format_: Format = "text",
+    format_: Annotated[str, typer.Option("--format", metavar="KIND", help="text, json, markdown or html")] = "text",
     output: Output = None,
 ) -> None:
     """Compare two runs of one workload: is the candidate worse than the base?
@@ -270,13 +276,20 @@ def capacity(
     rates: Annotated[str | None, typer.Option(metavar="A,B,…", help="no search: try exactly these loads")] = None,
     precision: Annotated[float, typer.Option(metavar="SHARE", min=0.005, help="how near to the edge")] = 0.05,
     tries: Annotated[int, typer.Option(metavar="N", min=1, help="runs at most")] = 12,
+    longest: Annotated[
+        float | None,
+        typer.Option(
+            metavar="X", min=1, help="near the edge, runs last up to X times as long  [1; simulated: as needed]"
+        ),
+    ] = None,
     lowest: Annotated[float | None, typer.Option(metavar="LOAD", help="try no load below")] = None,
     highest: Annotated[float | None, typer.Option(metavar="LOAD", help="try no load above")] = None,
     at_least: Annotated[float | None, typer.Option(metavar="LOAD", help="exit 1 if the capacity is less")] = None,
     rest: Annotated[
         float, typer.Option(metavar="S", min=0, help="seconds between runs, for the server to drain")
     ] = 2.0,
-    format_: TextOrJson = "text",
+    format_: TextJsonOrHtml = "text",
+    output: Output = None,
     **given: Any,
 ) -> None:
     """Find the highest rate (or number of users) at which every limit passes: by doubling, then halving the bracket.
@@ -308,7 +321,8 @@ def interfere(
     from_: Annotated[
         Path | None, typer.Option("--from", metavar="DIR", help="send nothing: the result of an earlier experiment")
     ] = None,
-    format_: TextOrJson = "text",
+    format_: TextJsonOrHtml = "text",
+    output: Output = None,
     quiet: Quiet = False,
     **given: Any,
 ) -> None:

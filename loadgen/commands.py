@@ -16,14 +16,14 @@ from loadgen.errors import LoadgenError, UsageError
 FORMATS = {
     "run": ("text", "json", "markdown", "csv", "junit"),
     "report": ("text", "json", "markdown", "csv", "junit", "html", "vllm"),
-    "compare": ("text", "json", "markdown"),
+    "compare": ("text", "json", "markdown", "html"),
     "stalls": ("text", "json"),
     "plan": ("text", "json"),
     "probe": ("text", "json"),
     "estimate": ("text", "json", "html"),
     "simulate": ("text", "json", "markdown", "csv", "junit"),
-    "capacity": ("text", "json"),
-    "interfere": ("text", "json"),
+    "capacity": ("text", "json", "html"),
+    "interfere": ("text", "json", "html"),
     "doctor": ("text", "json"),
 }
 
@@ -32,7 +32,10 @@ def call(recipe: str, arguments: dict[str, Any]) -> int:
     """Follow a recipe; what the user did wrong becomes one line on stderr and an exit status."""
     try:
         with as_our_errors():
+            import_module("loadgen.host").keep_memory()
             _check_format(recipe, arguments)
+            if arguments.get("no_color"):
+                os.environ["NO_COLOR"] = "1"  # whatever writes colours heeds it
             return int(getattr(import_module(f"loadgen.recipes.{recipe}"), recipe)(arguments))
     except LoadgenError as problem:
         print(f"loadgen: {problem}", file=sys.stderr)

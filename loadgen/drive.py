@@ -8,7 +8,7 @@ one record.
 import asyncio
 import sys
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any, Protocol
 
@@ -42,10 +42,20 @@ class Engine(Protocol):
 
 @dataclass(slots=True)
 class Live:
-    """What goes on right now: written by the drive, read by whoever shows or samples it."""
+    """What goes on right now: written by the drive, read by whoever shows or samples it.
+
+    `open_ns` holds for each request that has no record yet, in flight or waiting for a slot, when it was due, or begun
+    where it had no due time.
+    """
 
     sent: int = 0
     in_flight: int = 0
+    open_ns: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def oldest_ns(self) -> int | None:
+        """When the oldest open request was due; None where none is open."""
+        return min(self.open_ns.values(), default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,6 +268,7 @@ class _Drive:
         return [task.result() for task in tasks]
 
     async def _send_turn(self, session: Session, turn: Turn, request: Request, due_ns: int | None) -> _Reply:
+        self.live.open_ns[turn.request_id] = self.clock.now_ns() if due_ns is None else due_ns
         has_slot = await self.ending.unless_closed(self.slots.acquire)
         self._count_started(1)
         start_ns = self.clock.now_ns()
@@ -298,6 +309,7 @@ class _Drive:
         record.stage, record.worker, record.due_ns = stage, self.worker, due_ns
         record.asked_input_tokens, record.asked_output_tokens = turn.input_tokens, turn.output_tokens
         self.on_record(record)
+        self.live.open_ns.pop(turn.request_id, None)
 
     def _stage(self, t_ns: int | None) -> str:
         """The stage of an instant; for what had none, the last measured stage that has begun, or whichever has."""

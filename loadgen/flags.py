@@ -91,15 +91,38 @@ Tokenizer = Annotated[
     Path | None, typer.Option(metavar="FILE", help="a tokenizer.json, for servers that count nothing")
 ]
 IgnoreEos = Annotated[bool, typer.Option(help="ask for answers of exactly the planned length")]
-Retries = Annotated[int, typer.Option(metavar="N", min=0, help="try again after 429, 5xx or no connection")]
+Retries = Annotated[
+    int, typer.Option(metavar="N", min=0, help="try again after 429 (waits 60s at most), 5xx or no connection")
+]
 Limit = Annotated[str, typer.Option(metavar="TIME", help="0: none")]
 Idle = Annotated[str, typer.Option(metavar="TIME", help="silence in mid-stream; 0: none")]
 Whole = Annotated[str, typer.Option(metavar="TIME", help="a whole request; 0: none")]
 Transport = Annotated[str, typer.Option(metavar="KIND", help="fast, or httpx (portable, less exact)")]
 SaveText = Annotated[bool, typer.Option("--save-text", help="keep the answers' text in the run directory")]
+KeepEvents = Annotated[
+    str, typer.Option(metavar="all|stalls|none", help="token events kept on disk; less keeps long runs small")
+]
 Quiet = Annotated[bool, typer.Option("--quiet", help="no notes on stderr")]
 NoProgress = Annotated[bool, typer.Option("--no-progress", help="no live screen")]
+NoColor = Annotated[bool, typer.Option("--no-color", help="no colours; so does $NO_COLOR")]
+PrometheusPort = Annotated[
+    int | None,
+    typer.Option(metavar="PORT", min=0, max=65535, help="serve the run's metrics on 127.0.0.1:PORT/metrics meanwhile"),
+]
+PrometheusFile = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="or in a .prom file for the node exporter's textfile collector")
+]
+OtelEndpoint = Annotated[
+    str | None, typer.Option(metavar="URL", help="send a span per request there by OTLP/HTTP, when it is over")
+]
+UntilVerdict = Annotated[
+    bool, typer.Option("--until-verdict", help="go on until every limit passes or fails, or --max-duration is over")
+]
+MaxDuration = Annotated[str, typer.Option(metavar="TIME", help="--until-verdict: the longest measured part")]
+Repeat = Annotated[int, typer.Option(metavar="N", min=1, help="so many runs, OUT-1, OUT-2, …, judged together")]
+Rest = Annotated[float, typer.Option(metavar="S", min=0, help="seconds between runs, for the server to drain")]
 TextOrJson = Annotated[str, typer.Option("--format", metavar="text|json", help="how it is printed")]
+TextJsonOrHtml = Annotated[str, typer.Option("--format", metavar="text|json|html", help="how it is printed")]
 Output = Annotated[Path | None, typer.Option(metavar="FILE", help="write here instead of to stdout")]
 
 
@@ -131,6 +154,15 @@ def load(
     """What the workload file leaves to the command line."""
 
 
+def lasting(
+    until_verdict: UntilVerdict = False,
+    max_duration: MaxDuration = "30m",
+    repeat: Repeat = 1,
+    rest: Rest = 2.0,
+) -> None:
+    """How long it goes on, and how often."""
+
+
 def request(
     body: Body = None,
     ignore_eos: IgnoreEos = True,
@@ -146,11 +178,17 @@ def request(
     timeout: Whole = "0",
     transport: Transport = "fast",
     save_text: SaveText = False,
+    keep_events: KeepEvents = "all",
 ) -> None:
     """How requests are sent, and how long they may take."""
 
 
-Workers = Annotated[str, typer.Option(metavar="N|auto", help="processes that send; auto: as many as the tokens need")]
+Workers = Annotated[
+    str, typer.Option(metavar="N|auto", help="processes that send; auto: as the tokens need, or one a node")
+]
+Cluster = Annotated[
+    str | None, typer.Option(metavar="ADDRESS", help="send from a Ray cluster: ray://HOST:10001, auto or local")
+]
 NoPriority = Annotated[bool, typer.Option("--no-priority", help="do not ask for real-time priority on this machine")]
 Metrics = Annotated[
     Optional[list[str]],  # noqa: UP045
@@ -161,6 +199,7 @@ NoMetrics = Annotated[bool, typer.Option("--no-metrics", help="do not scrape the
 
 def machine(
     workers: Workers = "auto",
+    cluster: Cluster = None,
     no_priority: NoPriority = False,
     metrics: Metrics = None,
     no_metrics: NoMetrics = False,
@@ -178,8 +217,16 @@ def gate(
     """What results are judged by."""
 
 
-def screen(quiet: Quiet = False, no_progress: NoProgress = False) -> None:
+def screen(quiet: Quiet = False, no_progress: NoProgress = False, no_color: NoColor = False) -> None:
     """What is shown while it lasts."""
+
+
+def monitor(
+    prometheus_port: PrometheusPort = None,
+    prometheus_file: PrometheusFile = None,
+    otel_endpoint: OtelEndpoint = None,
+) -> None:
+    """Who else is told of it."""
 
 
 def engine(

@@ -7,30 +7,36 @@ import os
 import platform
 import signal
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from analysis.looks import settled_at
 from analysis.rundir import RunDirError, RunWriter
+from analysis.thin import ALL, notes, said
 from loadgen import host
 from loadgen.access import Access, public_url, redactor
 from loadgen.calibrate import calibrate, find_model, prime
 from loadgen.clock import RunClock
+from loadgen.cluster.remote import RemoteWorker, facts, placement
+from loadgen.crew import Crew, cluster_at
 from loadgen.drive import Live, Stop
 from loadgen.ending import handled_signals
-from loadgen.errors import NoVerdictError
-from loadgen.fleet import Fleet, worker_count
+from loadgen.errors import NoVerdictError, UsageError
+from loadgen.fleet import LOCAL_START_NS, REMOTE_START_NS, Fleet, worker_count
 from loadgen.openai_api import BodyOptions
 from loadgen.openai_http import HttpOptions
+from loadgen.outlet import Export, Outlet, exported, opened
 from loadgen.probe import find_options
 from loadgen.progress import Progress
 from loadgen.scrape import Scraper, endpoints
 from loadgen.share import Carried, Share, carry
+from loadgen.until import SETTLED, Watch, look_ends_ns
 from workloads.prompts import Calibration, Prompter
-from workloads.schedule import Schedule
+from workloads.schedule import Schedule, measured_from_ns
 from workloads.spec import Agent, Workload
 
 if TYPE_CHECKING:
@@ -45,11 +51,16 @@ class RunOptions:
     """What `loadgen run` was asked beyond the workload. Secrets are kept out of every repr.
 
     Attributes:
-        workers: How many processes send and receive; None: as many as the planned rate of tokens needs.
+        workers: How many processes send and receive; None: as many as the planned rate of tokens needs, or one a node.
+        cluster: Address of a Ray cluster whose nodes they run on; None: on this machine.
         priority: Whether they may put themselves ahead of others on this machine.
         ca_file, client_cert: What `access` was made with: each worker reads them again.
         metrics: Prometheus endpoints to scrape beside the target's own.
         own_metrics: Whether to scrape that.
+        engine: What the target is, where that is known for certain: our own engine.
+        keep_events: Which token events stay on disk, one of `analysis.thin.KEEPS`.
+        until_verdict: Whether the run ends when its limits are settled, its measured stages lasting from look to look.
+        export: Where Prometheus finds what goes on.
     """
 
     access: Access
@@ -69,11 +80,16 @@ class RunOptions:
     tokenizer: "Tokenizer | None" = None
     gate: Mapping[str, Any] = field(default_factory=dict)
     workers: int | None = 1
+    cluster: str | None = None
     priority: bool = True
     ca_file: str | None = None
     client_cert: str | None = None
     metrics: tuple[str, ...] = ()
     own_metrics: bool = True
+    engine: str | None = None
+    until_verdict: bool = False
+    keep_events: str = ALL
+    export: Export = field(default_factory=Export)
 
 
 def measure(workload: Workload, schedule: Schedule, options: RunOptions) -> int | None:
@@ -85,10 +101,17 @@ def measure(workload: Workload, schedule: Schedule, options: RunOptions) -> int 
         UsageError, NoVerdictError, RunDirError, HostError: before anything was sent.
         NoVerdictError: the disk did not take the results; the directory holds what could be kept.
     """
-    workers = worker_count(schedule, options.workers, options.max_in_flight, host.cores())
-    in_flight = options.max_in_flight and math.ceil(options.max_in_flight / workers)
-    host.raise_fd_limit(needed_files(schedule.shard(0, workers), in_flight))
-    return asyncio.run(_Measurement(workload, schedule, options, workers).run())
+    if options.keep_events != ALL and workload.fluidity.at_least is not None:
+        raise UsageError("--keep-events: fluidity.at_least needs every token event: leave out one of the two")
+    with opened(options.export) as outlet, cluster_at(options.cluster, options.workers) as cluster:
+        asked = options.workers or (None if cluster is None else len(cluster.nodes))
+        workers = worker_count(schedule, asked, options.max_in_flight, host.cores())
+        in_flight = options.max_in_flight and math.ceil(options.max_in_flight / workers)
+        files = needed_files(schedule.shard(0, workers), in_flight)
+        if cluster is None:
+            host.raise_fd_limit(files)
+        crew = Crew(workers, files, cluster)
+        return asyncio.run(_Measurement(workload, schedule, options, crew, outlet).run())
 
 
 def needed_files(schedule: Schedule, max_in_flight: int | None) -> int:
@@ -105,18 +128,21 @@ def uses_tools(workload: Workload) -> bool:
 class _Measurement:
     """The parts of one run and how they are put together and taken down."""
 
-    def __init__(self, workload: Workload, schedule: Schedule, options: RunOptions, workers: int) -> None:
+    def __init__(self, workload: Workload, schedule: Schedule, options: RunOptions, crew: Crew, outlet: Outlet) -> None:
         self.workload = workload
         self.schedule = schedule
         self.options = options
-        self.workers = workers
+        self.crew = crew
+        self.outlet = outlet
+        self.remote: list[RemoteWorker] = []
         self.access = options.access
         self.redact = redactor(self.access.api_key, self.access.headers)
         self.clock = RunClock()
         self.stop = Stop()
         self.live = Live()
         self.signals: list[signal.Signals] = []
-        self.warnings = self.access.warnings()
+        self.warnings = self.access.warnings() + notes(options.keep_events)
+        self.taken: int | None = None
 
     async def run(self) -> int | None:
         model = self.options.model or await find_model(self.access)
@@ -134,8 +160,10 @@ class _Measurement:
         async with contextlib.AsyncExitStack() as alive:
             # Whatever lives as long as the load is entered here.
             await alive.enter_async_context(progress)
+            await alive.enter_async_context(exported(progress, self.outlet))
             await alive.enter_async_context(self._scraper(writer))
-            if self.workers > 1:
+            await alive.enter_async_context(self._settled(progress))
+            if self.crew.apart:
                 return await self._drive_fleet(share, progress)
             return await carry(
                 share,
@@ -146,7 +174,20 @@ class _Measurement:
                 stop=self.stop,
                 live=self.live,
                 give_up=self.stop.set,
+                streams=progress.streams,
             )
+
+    @contextlib.asynccontextmanager
+    async def _settled(self, progress: Progress) -> AsyncIterator[None]:
+        """Ends the run when its limits are settled, if that was asked for."""
+        if not self.options.until_verdict:
+            yield
+            return
+        from_ns, ends_ns = measured_from_ns(self.schedule.stages), look_ends_ns(self.schedule)
+        out = self.options.out
+        async with Watch(from_ns, ends_ns, out, self.clock, self.stop, progress.show, self._tell) as watch:
+            yield
+        self.taken = watch.taken
 
     def _scraper(self, writer: RunWriter) -> Scraper:
         def keep(sample: dict[str, float | int | None]) -> None:
@@ -157,11 +198,24 @@ class _Measurement:
         return Scraper(sources, self.clock, keep, self._tell)
 
     async def _drive_fleet(self, share: Share, progress: Progress) -> Carried:
-        shares = [share.part(i, self.workers) for i in range(self.workers)]
-        fleet = Fleet(shares, self.options.out, self.clock, self.stop, self.live, progress.merge, self._tell)
+        local, self.remote = self.crew.carriers(share, self.options.out)
+        fleet = Fleet(
+            [*local, *self.remote],
+            self.schedule.stages,
+            self.clock,
+            self.stop,
+            self.live,
+            progress.merge,
+            self._tell,
+            REMOTE_START_NS if self.remote else LOCAL_START_NS,
+        )
         carried, losses = await fleet.carry()
         told = carried.driven.interrupted_by
+        if told == SETTLED and losses:
+            told = losses[0]
+            carried = replace(carried, driven=replace(carried.driven, interrupted_by=told))
         self.warnings += [{"code": "interrupted", "text": loss} for loss in losses if loss != told]
+        self.warnings += placement(self.remote)
         return carried
 
     def _close(self, writer: RunWriter, carried: Carried) -> int | None:
@@ -247,7 +301,7 @@ class _Measurement:
         """
         with contextlib.ExitStack() as while_measuring:
             scheduling = while_measuring.enter_context(host.priority(self.options.priority))
-            if self.workers > 1:
+            if self.crew.apart:
                 while_measuring.close()
             else:
                 while_measuring.enter_context(host.quiet_gc())
@@ -259,7 +313,7 @@ class _Measurement:
             os._exit(128 + number)
         again = len(self.signals) > 1
         self.stop.set(number.name, at_once=again)
-        count = "the" if self.workers > 1 else self.live.in_flight  # what workers have told is up to a second old
+        count = "the" if self.crew.apart else self.live.in_flight  # what workers have told is up to a second old
         if not again and count:
             drain_s = self.schedule.drain_ns / 1e9
             waiting = f"waiting up to {drain_s:g} s for {count} open streams"
@@ -279,6 +333,7 @@ class _Measurement:
             "name": self.workload.name,
             "workload": self.workload.resolved(),
             "target": public_url(self.access.target),
+            "engine": self.options.engine,
             "model": model,
             "endpoint": self.options.endpoint,
             "transport": self.options.transport,
@@ -291,24 +346,34 @@ class _Measurement:
             "started_at": datetime.now(UTC).isoformat(timespec="seconds"),
             "versions": versions(),
             "host": host.facts() | {"scheduling": scheduling},
-            "workers": self.workers,
+            "workers": self.crew.workers,
             "limits": limits | {"max_in_flight": self.options.max_in_flight, "retries": self.options.http.retries},
             "gate": dict(self.options.gate),
+            **self._looks(),
+            **said(self.options.keep_events),
             "complete": False,
             "interrupted_by": None,
             "warnings": self.warnings,
         }
 
+    def _looks(self) -> dict[str, Any]:
+        if not self.options.until_verdict:
+            return {}
+        return {"looks": {"ends_ns": look_ends_ns(self.schedule), "taken": None}}
+
     def _closing(self, carried: Carried) -> dict[str, Any]:
         driven = carried.driven
         stepped_ns = max(self.clock.stepped_ns, carried.stepped_ns)
+        interrupted_by = None if driven.interrupted_by == SETTLED else driven.interrupted_by
+        as_run = {"stages": [asdict(stage) for stage in driven.stages], **self._looks()}
         return {
-            "complete": driven.interrupted_by is None,
-            "interrupted_by": driven.interrupted_by,
+            "complete": interrupted_by is None,
+            "interrupted_by": interrupted_by,
             "timestamp_source": carried.timestamp_source,
-            "stages": [asdict(stage) for stage in driven.stages],
+            **(as_run if self.taken is None else settled_at(as_run, self.taken)),
             "clock": {"epoch_ns_at_start": self.clock.epoch_ns_at_start, "stepped_ns": stepped_ns},
             "duration_s": driven.ended_ns / 1e9,
+            **({"nodes": facts(self.remote)} if self.remote else {}),
             "warnings": self.warnings,
         }
 

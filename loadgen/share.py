@@ -13,6 +13,7 @@ from loadgen.drive import Driven, Live, Stop, drive
 from loadgen.openai_api import BodyOptions
 from loadgen.openai_http import HttpEngine, HttpOptions
 from loadgen.recorder import GiveUp, Recorder
+from loadgen.streams import Streams
 from workloads.prompts import Calibration, Prompter
 from workloads.schedule import Schedule
 
@@ -108,11 +109,14 @@ async def carry(
     stop: Stop,
     live: Live,
     give_up: GiveUp,
+    streams: Streams | None = None,
 ) -> Carried:
-    """Send a share and write down all of it, up to the last record; `give_up` as for a Recorder."""
+    """Send a share and write down all of it, up to the last record; `give_up` as for a Recorder. `streams` watch it."""
     tokenizer = share.tokenizer
     recorder = Recorder(journal, give_up, None if tokenizer is None else tokenizer.count)
     engine = share.engine(clock)
+    if streams is not None:
+        streams.watch(engine)
 
     def file(record: RequestRecord) -> None:
         recorder.add(record)

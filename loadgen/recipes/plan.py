@@ -67,16 +67,20 @@ def gpus(outline: Mapping[str, Any], arguments: Mapping[str, Any]) -> dict[str, 
 def _gpu_lines(found: Mapping[str, Any] | None) -> list[str]:
     if found is None:
         return []
-    what = {"prefill": "prefill's arithmetic", "decode": "decode's reads", "kv_memory": "KV cache memory"}
+    what = {
+        "prefill": "prefill's arithmetic decides",
+        "decode": "decode's reads decide",
+        "kv_memory": "KV cache memory decides",
+    }
     bare, best = found["nothing_cached"], found["all_shared_cached"]
     replicas = f" in replicas of {found['tp']}" if found["tp"] > 1 else ""
     lines = [
         f"at least {bare['gpus']} x {found['gpu']}{replicas} for {found['model']}, {bare['busy']:.0%} busy: "
-        f"{what[bare['decides']]} decides (roofline; load spread evenly, no SLO)",
+        f"{what[bare['decides']]} (roofline; load spread evenly, no SLO)",
     ]
     if found["shared_prompt_share"] > 0.01:
         lines.append(
             f"  {best['gpus']}, {best['busy']:.0%} busy, if a prefix cache had all that prompts share "
-            f"({found['shared_prompt_share']:.0%}): {what[best['decides']]} decides"
+            f"({found['shared_prompt_share']:.0%}): {what[best['decides']]}"
         )
     return lines

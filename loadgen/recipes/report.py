@@ -1,6 +1,7 @@
 """`loadgen report`: the numbers of a run directory, a killed run's too."""
 
 import json
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -8,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from analysis.limits import parse_limits
 from loadgen.arguments import gate_rules, merged_limits
 from loadgen.errors import UsageError
+from loadgen.otel import checked, send, shown
 from loadgen.recipes.output import as_json, colored, columns, put
 
 if TYPE_CHECKING:
@@ -20,14 +22,29 @@ def report(arguments: dict[str, Any]) -> int:
     from analysis.rundir import read_run
     from analysis.slo import exit_status
 
-    kind = arguments["format_"]
+    kind, spans_to = arguments["format_"], checked(arguments["otel_endpoint"])
+    if spans_to is not None and (kind == "vllm" or arguments["more"]):
+        raise UsageError("--otel-endpoint: the spans of one run, with any --format but vllm")
     if kind == "vllm":
+        if arguments["more"]:
+            raise UsageError("--format vllm is the shape of one run: name one")
         put(_as_vllm(arguments["run_dir"], read_run(arguments["run_dir"])), arguments["output"])
         return 0
-    run, summary = judged(arguments["run_dir"], arguments)
+    run, summary = _asked(arguments)
     text = page_of(run, summary, _roofline(arguments)) if kind == "html" else rendered(summary, kind)
     put(text, arguments["output"])
+    if spans_to is not None:
+        print(f"loadgen: {send(run, spans_to)} spans sent to {shown(spans_to)}", file=sys.stderr)
     return exit_status(summary)
+
+
+def _asked(arguments: Mapping[str, Any]) -> "tuple[Run, dict[str, Any]]":
+    """The run that was named, or several of them as one."""
+    if not arguments["more"]:
+        return judged(arguments["run_dir"], arguments)
+    from loadgen.recipes.repeat import together
+
+    return together([arguments["run_dir"], *arguments["more"]], arguments)
 
 
 def summary_of(path: Path, arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,17 +9,26 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from loadgen.arguments import run_options, workload_of
-from loadgen.errors import StoppedError
+from loadgen.arguments import limit_s, run_options, workload_of
+from loadgen.errors import StoppedError, UsageError
+from loadgen.otel import checked, send, shown
 from loadgen.recipes.output import put
-from loadgen.recipes.report import judged, page_of, rendered, summary_of
+from loadgen.recipes.report import judged, page_of, rendered
 
 if TYPE_CHECKING:
+    from analysis.run import Run
     from workloads.schedule import Schedule
     from workloads.spec import Workload
 
 
 def run(arguments: dict[str, Any]) -> int:
+    if arguments["repeat"] > 1:
+        from loadgen.recipes.repeat import repeat
+
+        if arguments["otel_endpoint"] is not None:
+            later = "loadgen report OUT-1 --otel-endpoint URL"
+            raise UsageError(f"--otel-endpoint does not go together with --repeat: send each run afterwards: {later}")
+        return repeat(arguments)
     path, summary, status = measured(arguments)
     put(rendered(summary, arguments["format_"]))
     if arguments["html"] is not None:
@@ -34,16 +43,65 @@ def measured(arguments: dict[str, Any]) -> tuple[Path, dict[str, Any], int]:
     from analysis.rundir import write_summary
     from loadgen.measure import measure
 
-    workload = workload_of(arguments)
+    if arguments["repeat"] > 1:
+        raise UsageError("repeat: only the command line takes it; run several times, and analysis.pool the runs")
+    spans_to = checked(arguments["otel_endpoint"])
+    workload, schedule = _planned(arguments)
     out = arguments["out"] or Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{workload.name}"
     with ExitStack() as stack:
         target, model = target_of(arguments, stack)
-        stopped = measure(workload, schedule_of(workload), run_options(arguments, target, model, Path(out)))
+        stopped = measure(workload, schedule, run_options(arguments, target, model, Path(out)))
     if stopped is not None:
         raise StoppedError(f"ended at once; `loadgen report {out}` reads what was measured", 128 + stopped)
-    summary = summary_of(Path(out), arguments)
+    measured_run, summary = judged(Path(out), arguments)
     write_summary(Path(out), summary)
-    return Path(out), summary, _status_of_run(summary, Path(out))
+    if spans_to is not None:
+        _send_spans(measured_run, spans_to, arguments["quiet"])
+    return Path(out), summary, status_of(summary)
+
+
+def _send_spans(run: "Run", url: str, quiet: bool) -> None:
+    """What was measured stands, whether a collector takes it or not."""
+    try:
+        count = send(run, url)
+    except UsageError as problem:
+        print(f"loadgen: {problem}; `loadgen report` with the same flag tries again", file=sys.stderr)
+        return
+    if not quiet:
+        print(f"loadgen: {count} spans sent to {shown(url)}", file=sys.stderr)
+
+
+def _planned(arguments: Mapping[str, Any]) -> "tuple[Workload, Schedule]":
+    """What is to be sent: for as long as it takes at the most, where the verdict decides how long."""
+    workload = workload_of(arguments)
+    if not arguments["until_verdict"]:
+        return workload, schedule_of(workload)
+    from analysis.looks import look_ends_s
+    from loadgen.until import in_stretches
+
+    most_s = longest_s(workload, arguments)
+    longest = workload.model_copy(update={"duration": most_s, "requests": None})
+    lengths_s = look_ends_s(min(workload.duration or FIRST_LOOK_S, most_s), most_s)
+    return longest, in_stretches(schedule_of(longest), lengths_s)
+
+
+FIRST_LOOK_S = 30.0
+"""When a run that goes on until its verdict is looked at first, where the workload has no duration."""
+
+
+def longest_s(workload: "Workload", arguments: Mapping[str, Any]) -> float:
+    """--max-duration. Raises UsageError where it makes no sense to go on until a verdict."""
+    most_s = limit_s("--max-duration", arguments["max_duration"])
+    if not any(workload.slo.values()):
+        raise UsageError("--until-verdict: there is no limit to settle: give --slo 'ttft.p95<800ms'")
+    if workload.stages:
+        raise UsageError("--until-verdict: a workload of stages has its own length: drop them with --set stages=null")
+    if arguments["strict_point"] or arguments["cluster"] is not None:
+        other = "--strict-point" if arguments["strict_point"] else "--cluster"
+        raise UsageError(f"--until-verdict does not go together with {other}")
+    if most_s is None or most_s < (workload.duration or 0):
+        raise UsageError(f"--max-duration {arguments['max_duration']}: expected no less than the workload's duration")
+    return most_s
 
 
 def schedule_of(workload: "Workload") -> "Schedule":
@@ -56,6 +114,8 @@ def target_of(arguments: Mapping[str, Any], stack: ExitStack) -> tuple[str, str 
     """The target and model asked for, or a simulated engine that lives as long as the stack."""
     if arguments["target"] is not None:
         return arguments["target"], arguments["model"]
+    if arguments.get("cluster") not in (None, "local"):
+        raise UsageError("--cluster: name a --target that the nodes reach; the built-in engine is on this machine only")
     from loadgen.sim.child import LocalServer
 
     server = LocalServer().start()
@@ -70,11 +130,11 @@ def target_of(arguments: Mapping[str, Any], stack: ExitStack) -> tuple[str, str 
     return server.url, arguments["model"] or server.model
 
 
-def _status_of_run(summary: Mapping[str, Any], out: Path) -> int:
-    from analysis.rundir import read_meta
+def status_of(summary: Mapping[str, Any]) -> int:
+    """The exit status that a run's summary stands for; what else than a limit is at fault is told."""
     from analysis.slo import exit_status
 
-    reason = read_meta(out)["interrupted_by"]
+    reason = summary["run"]["interrupted_by"]
     if reason in signal.Signals.__members__:
         return 128 + signal.Signals[reason]
     if reason:

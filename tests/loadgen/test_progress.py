@@ -1,4 +1,4 @@
-"""The live panel: its numbers by hand, its text by rendering it, and its silence where there is no terminal."""
+"""What is known of a run while it lasts: its numbers by hand, and where they are shown."""
 
 import asyncio
 import gc
@@ -13,7 +13,8 @@ from rich.console import Console
 
 from analysis.record import RequestRecord
 from loadgen.drive import Live
-from loadgen.progress import Progress, Speeds, Tally, stalls, token_gaps
+from loadgen.progress import SPAN_S, Progress, Recent, Speeds
+from loadgen.tally import Tally
 from tests.loadgen.plans import main_stage, warmup
 from tests.loadgen.virtual import VirtualClock, run_virtual
 from workloads.schedule import Stage
@@ -36,46 +37,10 @@ def record(
     return made
 
 
-@pytest.mark.parametrize(
-    ("made", "ms_per_token", "tokens"),
-    [
-        (
-            record(400, 480, 500, 620, n_tokens=[1, 4, 1, 6], completion=12),
-            [20, 20, 20],
-            [4, 1, 6],
-        ),  # METRICS, example 3
-        (record(480, 700, completion=2), [220], [1]),  # example 1: as many events as tokens
-        (record(480, 700), [220], [1]),  # no usage: events count as tokens
-        (record(500, 530, 560, completion=41), [], []),  # example 4: unknown
-        (record(500, 530, 560, completion=3, choices=2), [], []),
-        (record(500, 530, n_tokens=[1, 0], completion=1), [], []),
-        (record(500), [], []),
-        (record(), [], []),
-    ],
-)
-def test_token_gaps(made: RequestRecord, ms_per_token: list[float], tokens: list[int]) -> None:
-    gaps_ns, counts = token_gaps(made)
-    assert (gaps_ns.tolist(), counts.tolist()) == ([ms * MS for ms in ms_per_token], tokens)
-
-
-@pytest.mark.parametrize(
-    ("made", "count"),
-    [
-        (record(0, 20, 40, 60, 260, 280), 0),  # 200 ms is the floor, not above it
-        (record(0, 20, 40, 60, 261, 281), 1),
-        (record(0, 100, 200, 300, 800, 900), 0),  # 500 ms is five times the median
-        (record(0, 100, 200, 300, 801, 901, 1500), 2),
-        (record(0, 20, 40, 60, 900, outcome="broken"), 0),
-        (record(7), 0),
-    ],
-)
-def test_stalls(made: RequestRecord, count: int) -> None:
-    assert stalls(made, floor_ns=200 * MS, factor=5) == count
-
-
 def plan(*stages: Stage, requests: int | None = None) -> Any:
     stall = SimpleNamespace(floor=0.2, factor=5.0)
-    return SimpleNamespace(stages=stages, requests=requests, workload=SimpleNamespace(name="mixed", stall=stall))
+    workload = SimpleNamespace(name="mixed", stall=stall)
+    return SimpleNamespace(stages=stages, requests=requests, loop="open", workload=workload)
 
 
 def terminal(is_terminal: bool = True) -> tuple[Console, io.StringIO]:
@@ -109,31 +74,37 @@ def test_the_panel_tells_how_the_run_stands() -> None:
         record(outcome="broken"),
         record(outcome="skipped"),
     ]
-    text = panel(plan(main_stage(60_000)), 4000, records, Live(sent=17, in_flight=5))
+    live = Live(sent=17, in_flight=5, open_ns=dict.fromkeys("abcdefg", 0))
+    text = panel(plan(main_stage(60_000)), 4000, records, live)
     assert "loadgen: mixed" in text
-    assert "main  0:04 of 1:00" in text
-    assert "17 sent   5 in flight   9 ok   3 failed (rate_limited)   9 tok/s" in text
-    assert "TTFT p50 100 ms, p95 400 ms   ITL p50 20 ms, p99 460 ms   1 stall " in text
+    assert "main  0:04 of 1:00, 0:56 left" in text
+    assert "19 due   17 sent   5 in flight   9 ok   9 tok/s   3 failed   2 rate_limited   1 broken" in text
+    assert "TTFT  p50  100 ms  p95  400 ms" in text
+    assert "ITL   p50 20.0 ms  p99  460 ms" in text
+    assert "ended 3.00/s" in text
+    assert "1 stall so far" in text
 
 
 def test_what_is_not_known_yet_is_a_dash() -> None:
     text = panel(plan(main_stage(60_000)), 0, [])
-    assert "0 sent   0 in flight   0 ok   0 failed" in text
+    assert "0 due   0 sent   0 in flight   0 ok   0 failed" in text
     assert "tok/s" not in text
-    assert "TTFT p50 –, p95 –   ITL p50 –, p99 –   0 stalls" in text
+    assert "TTFT  p50       –  p95       –" in text
+    assert "0 stalls" in text
 
 
 def test_itl_stays_unknown_where_the_tokens_of_an_event_are() -> None:
     text = panel(plan(main_stage(60_000)), 900, [record(500, 530, 560, completion=41)])
-    assert "TTFT p50 500 ms, p95 500 ms   ITL p50 –, p99 –" in text
+    assert "TTFT  p50  500 ms  p95  500 ms" in text
+    assert "ITL   p50       –  p99       –" in text
 
 
 @pytest.mark.parametrize(
     ("at_ms", "stage_line", "ttft"),
     [
-        (1000, "warmup  0:01 of 0:02", "TTFT p50 500 ms"),
-        (2500, "main  0:00 of 1:00", "TTFT p50 100 ms"),
-        (62_500, "main  1:00, waiting for the last answers", "TTFT p50 100 ms"),
+        (1000, "warmup  0:01 of 0:02, 1:01 left", "TTFT  p50  500 ms"),
+        (2500, "main  0:00 of 1:00", "TTFT  p50  100 ms"),
+        (62_500, "main  1:00, waiting for the last answers", "TTFT  p50  100 ms"),
     ],
 )
 def test_speeds_are_those_of_the_stage(at_ms: float, stage_line: str, ttft: str) -> None:
@@ -145,7 +116,7 @@ def test_speeds_are_those_of_the_stage(at_ms: float, stage_line: str, ttft: str)
 
 def test_a_new_stage_shows_the_speeds_of_the_last_until_it_has_its_own() -> None:
     stages = warmup(2000), main_stage(None, start_ms=2000)
-    assert "TTFT p50 500 ms" in panel(plan(*stages), 2500, [record(500, stage="warmup")])
+    assert "TTFT  p50  500 ms" in panel(plan(*stages), 2500, [record(500, stage="warmup")])
 
 
 def test_the_token_rate_is_that_of_the_last_ten_seconds() -> None:
@@ -187,9 +158,60 @@ def test_the_last_panel_stands_and_has_everything() -> None:
     assert text[text.rindex("loadgen: mixed") :].count("2 ok") == 1
 
 
-@pytest.mark.parametrize(("is_terminal", "enabled"), [(False, True), (True, False)])
-def test_silent_without_a_terminal_or_when_told(is_terminal: bool, enabled: bool) -> None:
-    assert shown(is_terminal, enabled) == ("", 0)
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_silent_when_told(is_terminal: bool) -> None:
+    assert shown(is_terminal, enabled=False) == ("", 0)
+
+
+def test_without_a_terminal_a_line_every_ten_seconds() -> None:
+    async def main() -> str:
+        clock, (console, out) = VirtualClock(), terminal(False)
+        clock.start(0)
+        live = Live(sent=3, in_flight=1, open_ns={"a": 0})
+        async with Progress(plan(main_stage(60_000)), clock, live, console=console) as progress:
+            await asyncio.sleep(9)
+            progress.add(record(100, 120, 140, 160, completion=4))
+            progress.add(record(outcome="broken"))
+            await asyncio.sleep(12)
+        return out.getvalue()
+
+    first, second = run_virtual(main()).splitlines()
+    assert first == (
+        "loadgen: main  0:10 of 1:00, 0:50 left: 3 due, 3 sent, 1 in flight, 1 ok, 0 tok/s, 1 failed (1 broken); "
+        "TTFT p50 100 ms p95 100 ms, ITL p50 20.0 ms p99 20.0 ms; 0 stalls; last failure: broken"
+    )
+    assert second.startswith("loadgen: main  0:20 of 1:00, 0:40 left: ")
+
+
+def test_a_second_that_is_over_stays_as_it_was() -> None:
+    recent, schedule = Recent(), plan(main_stage(None))
+    for second, made in ((3, record(100, 120)), (3, record(300, 340)), (5, record(outcome="broken")), (5, MIXED[-1])):
+        tally = Tally()
+        tally.add(made, schedule)
+        recent.add(second, tally)
+    seconds = recent.seconds(6)
+    assert len(seconds) == SPAN_S
+    assert [each and each[1:] for each in seconds[-5:]] == [
+        None,
+        (2, 300 * MS, 40 * MS),
+        None,
+        (1, None, None),
+        (0, None, None),
+    ]
+    assert [each and each[1:] for each in recent.seconds(6 + SPAN_S)[:-1]] == [None] * (SPAN_S - 1)
+
+
+def test_all_that_ends_is_passed_on_even_where_nothing_is_shown() -> None:
+    async def main() -> list[Tally]:
+        told: list[Tally] = []
+        progress = Progress(plan(main_stage(None)), VirtualClock(), Live(), enabled=False)
+        progress.on_tally = told.append
+        progress.add(record(100, 120, completion=2))
+        progress.merge(Tally(measured=3))
+        return told
+
+    first, second = run_virtual(main())
+    assert (first.ended.total(), second.measured) == (1, 3)
 
 
 MIXED = [
@@ -200,8 +222,8 @@ MIXED = [
 ]
 
 
-def percentiles(speeds: Speeds) -> list[int]:
-    return [each.get_value_at_percentile(q) for each in (speeds.ttft, speeds.itl) for q in (0, 50, 95, 99, 100)]
+def percentiles(speeds: Speeds) -> list[int | None]:
+    return [each.quantile_ns(q) for each in (speeds.ttft, speeds.itl) for q in (0, 0.5, 0.95, 0.99, 1)]
 
 
 def test_what_workers_have_counted_adds_up_to_what_one_process_would_have() -> None:
@@ -229,7 +251,7 @@ def test_what_workers_have_counted_adds_up_to_what_one_process_would_have() -> N
 
 
 def test_counting_leaves_nothing_for_the_garbage_collector() -> None:
-    """It is off while a run lasts, and every histogram left behind would be 140 KB."""
+    """It is off while a run lasts."""
 
     async def main() -> int:
         progress = Progress(plan(main_stage(1000)), VirtualClock(), Live(), console=terminal()[0])
@@ -263,5 +285,5 @@ def test_the_panel_of_several_processes_is_fed_by_what_they_tell() -> None:
         return out.getvalue()
 
     text = run_virtual(main())
-    assert "9 sent   1 in flight   2 ok   0 failed   2 tok/s" in text
-    assert "TTFT p50 100 ms" in text
+    assert "│ 9 sent   1 in flight   2 ok   2 tok/s   0 failed" in text
+    assert "TTFT  p50  100 ms" in text
