@@ -56,7 +56,8 @@ def reading(parse: Callable[[object], float]) -> Callable[[object], float]:
 class Spec(BaseModel):
     """A mapping of the workload file. Unknown keys are errors that name the nearest known one."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    # The text below each key is its description in the schema and in docs/workloads.md.
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
     @model_validator(mode="before")
     @classmethod
@@ -72,18 +73,23 @@ class Spec(BaseModel):
         return data
 
 
+def named(name: str, schema: JsonSchemaValue) -> JsonSchemaValue:
+    """A schema that is to stand among the definitions; what a key adds to it (a default, a text) stays with the key."""
+    return {"$comment": {"name": name, "schema": deepcopy(schema)}}
+
+
 @dataclass(frozen=True)
 class Written:
     """What a value looks like in the file, as JSON Schema made of that of the value once read.
 
-    The schema is marked with `name`, under which `workloads.init_text` puts it among the definitions.
+    `workloads.init_text` puts the schema among the definitions, under `name`.
     """
 
     name: str
     schema: Callable[[JsonSchemaValue], JsonSchemaValue]
 
     def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        return {"$comment": self.name, **deepcopy(self.schema(handler(core)))}
+        return named(self.name, self.schema(handler(core)))
 
 
 def _beside_the_workload(value: Any, info: ValidationInfo) -> Any:

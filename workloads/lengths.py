@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
 
-from workloads.fields import DURATION_SCHEMA, Count, DataFile, Number, Positive, Spec, Written, problem
+from workloads.fields import DURATION_SCHEMA, Count, DataFile, Number, Positive, Spec, Written, named, problem
 from workloads.number_file import numbers
 from workloads.units import duration_text, parse_duration
 
@@ -31,6 +31,7 @@ class Constant(Spec):
 
     law: Literal["constant"] = "constant"
     value: Annotated[Number, Field(ge=0)]
+    """What every draw is."""
 
     def draw(self, rng: np.random.Generator, n: int) -> Floats:  # noqa: ARG002 - every law is drawn alike
         return np.full(n, self.value, dtype=np.float64)
@@ -43,7 +44,9 @@ class _Random(Spec):
     """A law that varies; draws are clipped to `min` and `max` where given."""
 
     min: Annotated[Number, Field(ge=0)] = 0.0
+    """Smaller draws become this."""
     max: Positive | None = None
+    """Larger draws become this."""
 
     def free(self, rng: np.random.Generator, n: int) -> Floats:
         """Draws before they are clipped."""
@@ -73,7 +76,9 @@ class Uniform(_Random):
 
     law: Literal["uniform"] = "uniform"
     low: Annotated[Number, Field(ge=0)]
+    """The least."""
     high: Annotated[Number, Field(ge=0)]
+    """The most."""
 
     @model_validator(mode="after")
     def _low_to_high(self) -> "Uniform":
@@ -93,7 +98,9 @@ class Normal(_Random):
 
     law: Literal["normal"] = "normal"
     mean: Positive
+    """The average."""
     std: Annotated[Number, Field(ge=0)]
+    """The standard deviation."""
 
     def free(self, rng: np.random.Generator, n: int) -> Floats:
         return rng.normal(self.mean, self.std, n)
@@ -107,8 +114,11 @@ class LogNormal(_Random):
 
     law: Literal["lognormal"] = "lognormal"
     mean: Positive
+    """The average, not the logarithm's."""
     p95: Positive | None = None
+    """What 95 of 100 draws stay below; at most 3.87 times the mean."""
     sigma: Annotated[Number, Field(ge=0)] | None = None
+    """In place of p95: the standard deviation of the logarithm."""
 
     @model_validator(mode="after")
     def _one_spread(self) -> "LogNormal":
@@ -139,6 +149,7 @@ class Geometric(_Random):
 
     law: Literal["geometric"] = "geometric"
     mean: Annotated[Number, Field(ge=1)]
+    """The average."""
 
     def free(self, rng: np.random.Generator, n: int) -> Floats:
         return rng.geometric(1 / self.mean, n).astype(np.float64)
@@ -152,8 +163,11 @@ class Zipf(_Random):
 
     law: Literal["zipf"] = "zipf"
     s: Annotated[Number, Field(ge=0)]
+    """The exponent: the larger, the rarer are long ones."""
     low: Count = 1
+    """The least."""
     high: Annotated[int, Field(strict=True, ge=1, le=10_000_000)]
+    """The most."""
 
     @model_validator(mode="after")
     def _low_to_high(self) -> "Zipf":
@@ -176,7 +190,9 @@ class Empirical(_Random):
 
     law: Literal["empirical"] = "empirical"
     file: DataFile
+    """The file; a relative path counts from the workload file."""
     column: str | None = None
+    """The column to take of a CSV file with a header; left out: one number a line."""
 
     @model_validator(mode="after")
     def _readable(self) -> "Empirical":
@@ -277,7 +293,7 @@ _TIME_LAW = {
     "type": "object",
     "properties": {
         "law": {"enum": [law for law in LAWS if law != "zipf"]},
-        **{key: {"$comment": "duration", **DURATION_SCHEMA} for key in _TIMES},
+        **{key: named("duration", DURATION_SCHEMA) for key in _TIMES},
         "sigma": {"type": "number", "minimum": 0},
         "file": {"type": "string", "description": "A file of seconds, one number a line"},
         "column": {"type": "string"},
@@ -297,6 +313,6 @@ TimeLaw = Annotated[
     Law,
     BeforeValidator(_time_law),
     PlainSerializer(_time_text),
-    Written("times", lambda _: {"anyOf": [{"$comment": "duration", **DURATION_SCHEMA}, _TIME_LAW]}),
+    Written("times", lambda _: {"anyOf": [named("duration", DURATION_SCHEMA), _TIME_LAW]}),
 ]
 """A duration or a law of durations, in seconds."""

@@ -21,21 +21,30 @@ _OWN = {"cv": "gamma", "burst": "onoff", "pause": "onoff", "period": "sine", "am
 
 
 class Arrivals(Spec):
-    """An open loop's arrivals. `unit` says what the rate counts: sessions, or the requests they make on average.
+    """An open loop: sessions start when they are due, however slow the server is.
 
-    The rate is the mean. `gamma` has gaps with the coefficient of variation `cv`; `onoff` puts all arrivals into the
-    first `burst` of every `burst` + `pause`, a Poisson process there; `sine` is a Poisson process whose rate goes up
-    and down by `amplitude` times the mean over each `period`, as load does over a day.
+    `constant` has even gaps and `poisson` those of independent users; `gamma` has gaps with the coefficient of
+    variation `cv`; `onoff` puts all arrivals into the first `burst` of every `burst` + `pause`, a Poisson process
+    there; `sine` is a Poisson process whose rate goes up and down by `amplitude` times the mean over each `period`, as
+    load does over a day.
     """
 
     process: Literal["constant", "poisson", "gamma", "onoff", "sine"] = "poisson"
+    """How arrivals are spread in time."""
     rate: Rate | None = None
+    """The mean rate; needed unless there are stages."""
     unit: Literal["sessions", "requests"] = "sessions"
+    """What the rate counts: sessions, or the requests that they make on average."""
     cv: Positive | None = None
+    """Of gamma, which needs it: standard deviation / mean of the gaps; 1 is Poisson, above it come bursts."""
     burst: Above0 | None = None  # not on and off: YAML takes those words for true and false
+    """Of onoff, which needs it: how long arrivals come."""
     pause: Above0 | None = None
+    """Of onoff, which needs it: how long then none comes."""
     period: Above0 | None = None
+    """Of sine, which needs it: the length of one wave."""
     amplitude: Annotated[Number, Field(ge=0, le=1)] | None = None
+    """Of sine, which needs it: how far the rate swings, as a share of the mean."""
 
     @field_validator("process", mode="before")
     @classmethod
@@ -59,9 +68,13 @@ class LoadStage(Spec):
     """A stretch of an open loop at one rate, or at one that goes from `from` to `to` in a straight line."""
 
     rate: Rate | None = None
+    """The rate of all of it."""
     from_: Rate | None = Field(default=None, alias="from")
+    """In place of rate, with to: the rate at its start."""
     to: Rate | None = None
+    """The rate at its end."""
     duration: Above0
+    """How long it lasts."""
 
     @model_validator(mode="after")
     def _one_kind_of_rate(self) -> "LoadStage":
@@ -89,21 +102,25 @@ TIMELESS = "sharegpt"
 class Trace(Spec):
     """Recorded traffic to send again.
 
-    `window` is the part of it that is sent, from its first request on, and `speed` how much faster. `sample` keeps that
-    share of its sessions, whole. Requests longer than the two maxima are left out.
-
     Formats: `azure` (CSV: TIMESTAMP, ContextTokens, GeneratedTokens), `burstgpt` (CSV), `mooncake` (JSON Lines with
     hash_ids), `sharegpt` (JSON conversations without times), and our own `csv` and `jsonl`, with time_s, input_tokens,
     output_tokens and, if wanted, session and class.
     """
 
     file: DataFile
+    """The file; a relative path counts from the workload file."""
     format: Literal["azure", "burstgpt", "mooncake", "sharegpt", "csv", "jsonl"]
+    """What it is written in."""
     speed: Positive = 1
+    """How much faster than recorded it is sent."""
     window: tuple[Seconds, Seconds] | None = None
+    """The part that is sent, as in [0s, 10m], from the first request on and before speed; left out: all."""
     sample: Annotated[Number, Field(gt=0, le=1)] = 1
+    """The share of its sessions that is kept, each whole."""
     max_input_tokens: Count | None = None
+    """Requests with longer prompts are left out."""
     max_output_tokens: Count | None = None
+    """Requests with longer answers are left out."""
 
     @property
     def has_times(self) -> bool:

@@ -20,8 +20,11 @@ class Pairs(Spec):
     """
 
     law: Literal["pairs"]
+    """What these are."""
     pairs: Annotated[tuple[tuple[int | float, ...], ...], Field(min_length=1)] | None = None
+    """The pairs, as in [[100, 200, 3], [4000, 50, 1]]."""
     file: DataFile | None = None
+    """In place of pairs: the CSV file."""
 
     @field_validator("pairs", mode="before")
     @classmethod
