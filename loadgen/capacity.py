@@ -3,19 +3,28 @@
 import json
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from analysis.capacity.search import Point, Search, point_of
+from analysis.capacity.search import Point, Search, Try, point_of
 from loadgen.errors import UsageError
 
-BOOK = "capacity.json"
+BOOK, PART = "capacity.json", ".part"
 CLIENT_CODES = frozenset({"client_saturated", "load_not_delivered"})
 """Warnings that say a run did not put the load on the server that it should have."""
 
-Measure = Callable[[float, int, Path], "Mapping[str, Any] | None"]
-"""(load, seed, directory) -> the summary of a run; None if it was stopped."""
+Measure = Callable[[Try, int, Path], "Mapping[str, Any] | None"]
+"""(what to try, seed, directory) -> the summary of a run; None if it was stopped."""
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A try, the name of its directory, and the summary that lies there."""
+
+    asked: Try
+    name: str
+    summary: Mapping[str, Any]
 
 
 @dataclass
@@ -25,13 +34,13 @@ class Book:
     Attributes:
         about: What the search is of; a search goes on only with the same.
         seed: Of the first try; each further one has the next.
-        tries: The load, directory and summary of each try, in order.
+        tries: In order.
     """
 
     path: Path
     about: Mapping[str, Any]
     seed: int
-    tries: list[tuple[float, str, Mapping[str, Any]]] = field(default_factory=list)
+    tries: list[Tried] = field(default_factory=list)
 
     @classmethod
     def open(cls, path: Path, about: Mapping[str, Any], seed: int, resume: bool) -> "Book":
@@ -40,10 +49,9 @@ class Book:
         Raises:
             UsageError: the directory is not empty; or, to go on, holds no search, or another one.
         """
-        known = path / BOOK
         if resume:
             return cls._known(path, about)
-        if path.exists() and any(path.iterdir()):
+        if path.exists() and any(each.name != BOOK + PART for each in path.iterdir()):
             raise UsageError(f"{path}: not empty: name a new directory with --out, or go on there with --resume")
         try:
             path.mkdir(parents=True, exist_ok=True)
@@ -51,7 +59,6 @@ class Book:
             raise UsageError(f"{path}: cannot create the directory: {problem.strerror}") from None
         book = cls(path, about, seed)
         book.save({})
-        assert known.exists()
         return book
 
     @classmethod
@@ -59,37 +66,37 @@ class Book:
         try:
             said = json.loads((path / BOOK).read_text(encoding="utf-8"))
             book = cls(path, said["about"], said["seed"])
-            tries = [(float(each["load"]), str(each["run"])) for each in said["points"]]
+            tries = [(Try(float(each["load"]), float(each.get("stretch", 1.0))), str(each["run"]))
+                     for each in said["points"]]  # fmt: skip
         except (OSError, ValueError, KeyError, TypeError):
             raise UsageError(f"{path}: no search to go on with there: leave out --resume") from None
         different = [key for key in about if book.about.get(key) != json.loads(json.dumps(about[key]))]
         if different:
             raise UsageError(f"{path}: was a search of another {different[0]}: leave out --resume, or ask for the same")
-        for load, name in tries:
-            book.tries.append((load, name, _summary(path / name)))
+        book.tries = [Tried(asked, name, _summary(path / name)) for asked, name in tries]
         return book
 
     def points(self) -> list[Point]:
-        return [_point(load, summary) for load, _, summary in self.tries]
+        return [_point(each) for each in self.tries]
 
-    def measure(self, load: float, measure: Measure) -> bool:
-        """Try a load once more; False if the run was stopped, which leaves no try behind."""
+    def measure(self, asked: Try, measure: Measure) -> bool:
+        """Try a load; False if the run was stopped, which leaves no try behind."""
         number = len(self.tries) + 1
-        name = f"{number:02d}-{load:g}"
+        name = f"{number:02d}-{asked.load:g}"
         place = self.path / name
         if place.exists():  # begun by a search that was stopped
             place.rename(_free(place))
-        summary = measure(load, self.seed + number - 1, place)
+        summary = measure(asked, self.seed + number - 1, place)
         if summary is None:
             return False
-        self.tries.append((load, name, summary))
+        self.tries.append(Tried(asked, name, summary))
         return True
 
     def save(self, found: Mapping[str, Any]) -> None:
         """Write the book, with what has been found so far in front."""
-        points = [{"load": load, "run": name} for load, name, _ in self.tries]
+        points = [asdict(each.asked) | {"run": each.name} for each in self.tries]
         document = {"format_version": 1, "about": self.about, "seed": self.seed, "points": points, **found}
-        temporary = self.path / (BOOK + ".part")
+        temporary = self.path / (BOOK + PART)
         try:
             temporary.write_text(json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n", "utf-8")
             os.replace(temporary, self.path / BOOK)
@@ -98,21 +105,28 @@ class Book:
 
 
 def search_of(
-    first: float, *, whole: bool, precision: float, most_points: int, lowest: float | None, highest: float | None
+    first: float,
+    *,
+    whole: bool,
+    precision: float,
+    most_points: int,
+    lowest: float | None,
+    highest: float | None,
+    longest: float = 1.0,
 ) -> Search:
     """Raises UsageError for bounds that make no sense."""
     low = lowest if lowest is not None else 1.0 if whole else 1e-3
     high = highest if highest is not None else 1e6
     if not 0 < low <= first <= high:
         raise UsageError(f"the search begins at {first:g}, which is not between its bounds {low:g} and {high:g}")
-    return Search(first, precision, low, high, most_points, whole)
+    return Search(first, precision, low, high, most_points, whole, longest)
 
 
-def _point(load: float, summary: Mapping[str, Any]) -> Point:
+def _point(tried: Tried) -> Point:
     """A load that our own side could not put on counts as one that the limits do not allow: nothing is known of it."""
-    point = point_of(load, summary)
-    codes = {warning["code"] for warning in summary["warnings"]}
-    return Point(load, point.verdict, False, point.margin) if codes & CLIENT_CODES else point
+    point = point_of(tried.asked.load, tried.summary, tried.asked.stretch)
+    codes = {warning["code"] for warning in tried.summary["warnings"]}
+    return replace(point, meets=False) if codes & CLIENT_CODES else point
 
 
 def _summary(run: Path) -> Mapping[str, Any]:

@@ -1,14 +1,17 @@
 """`loadgen capacity`: the highest load at which every limit passes, each try a run directory of its own."""
 
+import math
 import random
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from analysis.capacity.search import Try
 from analysis.capacity.text import document, render
 from loadgen.access import public_url
 from loadgen.arguments import access_of, run_options, workload_of
@@ -41,17 +44,27 @@ def capacity(arguments: dict[str, Any]) -> int:
     with ExitStack() as stack:
         measure = _measure(arguments, kind, stack)
         stopped = not _try_all(book, search, given, measure, kind, arguments)
-    found = document(book.points(), [summary for *_, summary in book.tries], search, UNITS[kind])
+    found = document(book.points(), [each.summary for each in book.tries], search, UNITS[kind])
     book.save({"found": found})
-    put(as_json(found) if arguments["format_"] == "json" else render(found))
+    put(_rendered(found, book, arguments["format_"]), arguments["output"])
     if not arguments["quiet"]:
         print(f"loadgen: every try is a run directory in {path}", file=sys.stderr)
     if stopped:
         return 130
-    succeeded = any(summary["requests"]["ok"] for *_, summary in book.tries)
+    succeeded = any(each.summary["requests"]["ok"] for each in book.tries)
     return _status(found, arguments["at_least"]) if succeeded else 3
 
 
+def _rendered(found: Mapping[str, Any], book: Book, kind: str) -> str:
+    if kind == "html":
+        from analysis.page.capacity import render as page
+
+        return page(found, book.about, [each.name for each in book.tries])
+    return as_json(found) if kind == "json" else render(found)
+
+
+LOADS = {"rate": "arrivals.rate", "request_rate": "arrivals.rate", "concurrency": "concurrency", "users": "users"}
+SESSIONS_LOOKED_AT = 200
 UNITS = {"rate": "sessions/s", "request_rate": "requests/s", "concurrency": "users", "users": "users"}
 
 
@@ -72,19 +85,23 @@ def _try_all(
     """Try loads until there is nothing left to learn; False if a run was stopped."""
     while True:
         points = book.points()
-        left = list(given[len(points) :])
-        load = search.next_load(points) if search else left[0] if left else None
-        if load is None:
+        asked = search.next_try(points) if search else next(map(Try, given[len(points) :]), None)
+        if asked is None:
             return True
         if points and not arguments["simulate"]:
             time.sleep(arguments["rest"])
-        if not book.measure(load, measure):
+        if not book.measure(asked, measure):
             return False
         book.save({})
-        point = book.points()[-1]
         if not arguments["quiet"]:
-            taken = "" if point.margin is None else f", {point.margin:.0%} of the tightest limit"
-            print(f"loadgen: {load:g} {UNITS[kind]}: {point.verdict}{taken}", file=sys.stderr)
+            print(f"loadgen: {_told(book, UNITS[kind])}", file=sys.stderr)
+
+
+def _told(book: Book, unit: str) -> str:
+    """The last try in words."""
+    point, seconds = book.points()[-1], book.tries[-1].summary["run"]["duration_s"]
+    taken = "" if point.margin is None else f", {point.margin:.0%} of the tightest limit"
+    return f"{point.load:g} {unit} for {seconds:.0f} s: {point.verdict.replace('_', ' ')}{taken}"
 
 
 def _limited(arguments: Mapping[str, Any]) -> "Workload":
@@ -128,7 +145,13 @@ def _search(arguments: Mapping[str, Any], workload: "Workload", kind: str) -> "S
         most_points=arguments["tries"],
         lowest=arguments["lowest"],
         highest=arguments["highest"],
+        longest=arguments["longest"] or _longest(arguments),
     )
+
+
+def _longest(arguments: Mapping[str, Any]) -> float:
+    """Virtual time costs little; on a server, and where values alone decide, runs last what was asked for."""
+    return math.inf if arguments["simulate"] and not arguments["strict_point"] else 1.0
 
 
 def _about(workload: "Workload", arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -145,25 +168,41 @@ def _about(workload: "Workload", arguments: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _measure(arguments: Mapping[str, Any], kind: str, stack: ExitStack) -> Measure:
-    """How one load is tried: a run against the target like any other, or one in virtual time."""
+    """How a load is tried: a run against the target like any other, or one in virtual time."""
+    workload = _limited(arguments)
+    build_up_s = _build_up_s(workload)
     if arguments["simulate"]:
-        return lambda load, seed, place: _simulated(_at(arguments, kind, load, seed), place)
+        return lambda asked, seed, place: _simulated(_at(arguments, workload, build_up_s, kind, asked, seed), place)
     target, model = target_of(arguments, stack)
 
-    def measure(load: float, seed: int, place: Path) -> Mapping[str, Any] | None:
-        return _run(_at(arguments, kind, load, seed), target, model, place)
+    def measure(asked: Try, seed: int, place: Path) -> Mapping[str, Any] | None:
+        return _run(_at(arguments, workload, build_up_s, kind, asked, seed), target, model, place)
 
     return measure
 
 
-def _at(arguments: Mapping[str, Any], kind: str, load: float, seed: int) -> dict[str, Any]:
-    """The arguments of a run at this load."""
-    changed = dict(arguments) | {"seed": seed}
-    if kind in ("rate", "request_rate"):
-        return changed | {"rate": f"{load:g}/s"}
-    if kind == "concurrency":
-        return changed | {"concurrency": int(load)}
-    return changed | {"set_": [*(arguments["set_"] or ()), f"users={int(load)}"]}
+def _at(
+    arguments: Mapping[str, Any], workload: "Workload", build_up_s: float, kind: str, asked: Try, seed: int
+) -> dict[str, Any]:
+    """The arguments of a run at this load and of this length; they win over what the user set."""
+    changed: dict[str, object] = {LOADS[kind]: f"{asked.load:g}/s" if kind.endswith("rate") else int(asked.load)}
+    changed["warmup"] = f"{max(workload.warmup * asked.stretch, build_up_s):g}s"
+    if workload.requests:
+        changed["requests"] = round(workload.requests * asked.stretch)
+    if workload.duration:
+        changed["duration"] = f"{workload.duration * asked.stretch:g}s"
+    return dict(arguments) | {
+        "seed": seed, "set_": [*(arguments["set_"] or ()), *(f"{key}={value}" for key, value in changed.items())],
+    }  # fmt: skip
+
+
+def _build_up_s(workload: "Workload") -> float:
+    """How long nine of ten sessions pause in all: before that, not all turns of sessions are under way."""
+    from workloads.schedule import build
+
+    sessions = islice(build(workload, 0).sessions(), SESSIONS_LOOKED_AT)
+    pauses_ns = [sum(each.pause_ns for each in session.rounds[:-1]) for session in sessions]
+    return sorted(pauses_ns)[len(pauses_ns) * 9 // 10] / 1e9 if pauses_ns else 0.0
 
 
 def _simulated(arguments: Mapping[str, Any], place: Path) -> Mapping[str, Any]:

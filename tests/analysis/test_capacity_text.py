@@ -1,3 +1,5 @@
+import pytest
+
 from analysis.capacity.search import Point, Search
 from analysis.capacity.text import document, render
 
@@ -16,6 +18,7 @@ def summary(ttft, itl, good, tokens, tpot, verdict, open_loop=True):
         "throughput": {"requests_per_s": good * 1.1, "output_tokens_per_s": tokens},
         "goodput": {"requests_per_s": good, "attainment": 0.97},
         "slo": {"limits": [limit]},
+        "run": {"duration_s": 60.0},
     }
 
 
@@ -29,45 +32,67 @@ SUMMARIES = [
 
 def test_the_answer_and_its_curve():
     found = document(POINTS, SUMMARIES, Search(2.0), "sessions/s")
-    assert (found["capacity"], found["fails_at"], found["settled"]) == (3.9, 4.0, True)
-    assert found["requests_per_s"] == 3.8 * 1.1
+    assert (found["capacity"], found["passes_at"], found["fails_at"], found["settled"]) == (3.92, 3.9, 4.0, True)
+    assert found["requests_per_s"] == pytest.approx(3.8 * 1.1 * 3.92 / 3.9)
     assert found["knee"] == 3.9
     assert found["pareto"] == [2.0, 3.9, 4.0]
     assert found["curve"][1] == {
-        "load": 4.0, "verdict": "fail", "meets": False, "requests_per_s": 2.75, "ttft_p95_s": 1.4, "itl_p99_s": 0.09,
-        "goodput_rps": 2.5, "attainment": 0.97, "output_tokens_per_s": 700.0, "stream_tokens_per_s": 50.0,
-        "worst_limit": "chat: ttft.p95",
+        "load": 4.0, "measured_s": 60.0, "verdict": "fail", "meets": False, "requests_per_s": 2.75, "ttft_p95_s": 1.4,
+        "itl_p99_s": 0.09, "goodput_rps": 2.5, "attainment": 0.97, "output_tokens_per_s": 700.0,
+        "stream_tokens_per_s": 50.0, "worst_limit": "chat: ttft.p95",
     }  # fmt: skip
 
 
 def test_the_page():
-    page = render(document(POINTS, SUMMARIES, Search(2.0), "sessions/s"))
+    points = [*POINTS, Point(3.9, "no_verdict", True, 0.95, 60.0)]
+    again = summary(0.46, 0.05, 3.7, 690.0, 0.019, "no_verdict") | {"run": {"duration_s": 3600.0}}
+    page = render(document(points, [*SUMMARIES, again], Search(2.0), "sessions/s"))
     assert (
         page
         == """\
-Capacity: 3.9 sessions/s (4.18 requests/s)
-  3.9 passes in 1 of 1 tries, 4 does not
+Capacity: 3.91 sessions/s (4.08 requests/s), 95 % interval 2.43 to 3.98, not settled
+  3.9 meets the limits, 4 does not; where between is not known to 5%: longer runs would tell
 
-  load  TTFT p95  ITL p99  good/s  attained  tokens/s  a stream                            verdict
-     2       200       20       2     97.0%       400       100  █████████████             pass
-   3.9       450       50     3.8     97.0%       690      52.6  ████████████████████████  pass
-     4     1,400       90     2.5     97.0%       700        50  ████████████████          fail (chat: ttft.p95)
+  load     for  TTFT p95  ITL p99  good/s              attained  tokens/s  per user  verdict
+     2    60 s       200       20       2  █████          97.0%       400       100  pass
+   3.9    60 s       450       50     3.8  ██████████     97.0%       690      52.6  pass
+   3.9  60 min       460       50     3.7  ██████████     97.0%       690      52.6  likely pass
+     4    60 s     1,400       90     2.5  ███████        97.0%       700        50  fail: chat: ttft.p95
 
-  latencies in ms; load in sessions/s; the bar is goodput
-  goodput bends away at 3.9
-  tokens per second in all against per stream: no load beats 2, 3.9, 4 in both
+  load in sessions/s, latencies in ms, tokens/s in all and as the median user sees them
+  likely: by its values alone; the intervals leave it open
+  knee: up to 3.9 more load brings more goodput, beyond it little or none
+  what users pay for throughput: 100 tokens/s each at 2 (400 in all), 52.6 tokens/s each at 3.9 (690 in all)
 """
     )
 
 
-def test_a_plain_sweep_has_no_settled_answer():
-    found = document(POINTS, SUMMARIES, None, "users")
-    assert (found["capacity"], found["fails_at"], found["settled"]) == (3.9, 4.0, None)
+@pytest.mark.parametrize(
+    ("verdicts", "capacity", "fails_at", "settled", "why"),
+    [
+        ("ppf", 2.0, 3.0, None, "the highest of the loads asked for that passes"),
+        ("pnf", 1.0, 3.0, None, "the highest of the loads asked for that passes; 2 meets the limits, but not"),
+        ("nnf", 2.0, 3.0, False, "none of the loads asked for passes; 2 meets the limits, but not"),
+        ("fff", None, 1.0, None, "none of the loads asked for passes"),
+    ],
+)
+def test_a_plain_sweep_has_no_settled_answer(verdicts, capacity, fails_at, settled, why):
+    words = {"p": ("pass", 0.5), "n": ("no_verdict", 0.9), "f": ("fail", 2.0)}
+    tries = [(float(i + 1), *words[letter]) for i, letter in enumerate(verdicts)]
+    points = [Point(load, verdict, margin <= 1, margin) for load, verdict, margin in tries]
+    found = document(points, [summary(0.2, 0.02, 2.0, 400.0, 0.01, verdict) for _, verdict, _ in tries], None, "users")
+    assert (found["capacity"], found["fails_at"], found["settled"]) == (capacity, fails_at, settled)
+    assert found["reason"].startswith(why)
 
 
 def test_a_closed_loop_has_no_due_times():
     found = document(POINTS[:1], [summary(0.2, 0.02, 2.0, 400.0, 0.01, "pass", open_loop=False)], None, "users")
     assert found["curve"][0]["ttft_p95_s"] == 0.1
+
+
+def test_only_loads_within_the_limits_say_what_users_pay():
+    page = render(document(POINTS[:2], SUMMARIES[:2], Search(2.0), "users"))
+    assert "pay" not in page
 
 
 def test_a_search_that_tried_nothing():

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from tests.bench.engine_runs import ENGINE_LOADS
 from tests.bench.verdicts import LOADS, Load, compared, gated, truth
 
 CALM = LOADS[0]
@@ -23,3 +24,10 @@ def test_gates_near_their_limit_are_not_wrong() -> None:
         assert not verdicts["fail" if where == "inside" else "pass"], (metric, where)
     for metric in ("ttft.p50", "itl.p50"):
         assert found[metric, "inside"]["pass"] + found[metric, "outside"]["fail"] >= 11, metric
+
+
+def test_a_simulated_engine_is_not_worse_than_itself_and_slower_memory_is_found() -> None:
+    load = replace(ENGINE_LOADS[0], requests=200)
+    same, slower = compared(load, 1.0, runs=4), compared(load, 1.15, runs=4, first_seed=100)
+    assert not same["wrong"]
+    assert slower["itl worse"] >= 3

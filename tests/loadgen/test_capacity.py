@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from analysis.capacity.search import Search, outcome
-from loadgen.capacity import Book, search_of
+from analysis.capacity.search import Search, Try, outcome
+from loadgen.capacity import Book, Tried, search_of
 from loadgen.errors import UsageError
 
 ABOUT = {"workload": {"name": "w"}, "target": "here"}
@@ -14,22 +14,25 @@ ABOUT = {"workload": {"name": "w"}, "target": "here"}
 
 def summary(verdict, value=1.0, codes=()):
     limit = {"operator": "<", "value": value, "limit": 2.0}
-    return {"slo": {"verdict": verdict, "limits": [limit]}, "warnings": [{"code": code} for code in codes]}
+    return {
+        "requests": {"ok": 9}, "slo": {"verdict": verdict, "limits": [limit]},
+        "warnings": [{"code": code} for code in codes],
+    }  # fmt: skip
 
 
 def measuring(edge, stop_at=None, seen=None):
     """A run that passes up to `edge`; the `stop_at`-th is stopped half way."""
     count = 0
 
-    def measure(load, seed, place):
+    def measure(asked, seed, place):
         nonlocal count
         count += 1
         place.mkdir()
         if seen is not None:
-            seen.append((load, seed))
+            seen.append((asked, seed))
         if count == stop_at:
             return None
-        found = summary("pass" if load <= edge else "fail", 1.0 if load <= edge else 3.0)
+        found = summary("pass" if asked.load <= edge else "fail", 1.0 if asked.load <= edge else 3.0)
         (place / "summary.json").write_text(json.dumps(found))
         return found
 
@@ -37,15 +40,15 @@ def measuring(edge, stop_at=None, seen=None):
 
 
 def search_on(book, search, measure):
-    while (load := search.next_load(book.points())) is not None:
-        if not book.measure(load, measure):
+    while (asked := search.next_try(book.points())) is not None:
+        if not book.measure(asked, measure):
             return
         book.save({})
 
 
 @pytest.mark.parametrize("stop_at", range(1, 11))
 def test_a_stopped_search_goes_on_to_the_same_answer(stop_at, tmp_path):
-    search, whole, parts = Search(3.0), [], []
+    search, whole, parts = Search(3.0, longest=4.0), [], []
     book = Book.open(tmp_path / "whole", ABOUT, 7, resume=False)
     search_on(book, search, measuring(20.0, seen=whole))
     first = Book.open(tmp_path / "parts", ABOUT, 7, resume=False)
@@ -73,7 +76,7 @@ def test_what_a_search_cannot_go_on_with_is_one_line(tmp_path):
 
 def test_the_runs_of_a_search_must_still_be_there(tmp_path):
     book = Book.open(tmp_path, ABOUT, 1, resume=False)
-    book.measure(2.0, measuring(5.0))
+    book.measure(Try(2.0), measuring(5.0))
     book.save({})
     (tmp_path / "01-2" / "summary.json").unlink()
     with pytest.raises(UsageError, match="is gone"):
@@ -82,7 +85,8 @@ def test_the_runs_of_a_search_must_still_be_there(tmp_path):
 
 def test_a_load_that_our_own_side_could_not_put_on_is_not_passed(tmp_path):
     book = Book.open(tmp_path, ABOUT, 1, resume=False)
-    book.tries = [(2.0, "x", summary("no_verdict", 1.0, ["client_saturated"])), (1.0, "y", summary("no_verdict"))]
+    saturated = summary("no_verdict", 1.0, ["client_saturated"])
+    book.tries = [Tried(Try(2.0), "x", saturated), Tried(Try(1.0), "y", summary("no_verdict"))]
     assert [point.meets for point in book.points()] == [False, True]
 
 
