@@ -62,7 +62,8 @@ class Ran:
 
     def requests(self) -> dict[str, int | None]:
         """When each left, by the journals that came."""
-        rows = [row for path in self.folder.glob("journal-*.bin") for kind, rows in read_journal(path) for row in rows]
+        frames = [frame for path in self.folder.glob("journal-*.bin") for frame in read_journal(path)]
+        rows = [row for kind, rows in frames if kind == "requests" for row in rows]
         return {row[0]: row[ROW_FIELDS.index("sent_ns")] for row in rows}
 
 
