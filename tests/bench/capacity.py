@@ -106,7 +106,7 @@ def killed_and_resumed(command: Sequence[str], dice: random.Random, whole_s: flo
         resumed = [*command, "--resume"] if book.exists() else list(command)
         process = subprocess.Popen(resumed, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         try:
-            out, err = process.communicate(timeout=dice.uniform(0.1, 0.8) * whole_s)
+            out, err = process.communicate(timeout=dice.uniform(0.05, 0.5) * whole_s)
         except subprocess.TimeoutExpired:
             process.send_signal(signal.SIGKILL)
             process.communicate()
