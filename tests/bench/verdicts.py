@@ -117,11 +117,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=200)
     parser.add_argument("--of", choices=("synthetic", "engine"), default="synthetic")
+    parser.add_argument("--gates", action="store_true", help="gates only, no comparisons")
     parser.add_argument("names", nargs="*", help="only the loads in whose names one of these is")
     asked = parser.parse_args()
     everything: Sequence[Source] = LOADS if asked.of == "synthetic" else ENGINE_LOADS
     loads = [load for load in everything if not asked.names or any(name in load.name for name in asked.names)]
-    for load in loads:
+    for load in () if asked.gates else loads:
         print(pd.DataFrame(_comparisons(load, asked.runs)).to_string(index=False), flush=True)
     for load in loads:
         rows = [
