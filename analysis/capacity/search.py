@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from analysis.intervals import Z95
+from analysis.intervals import Z95, student_t
 from analysis.limits import SHARES
 from analysis.slo import FAIL, NO_VERDICT, PASS
 
@@ -44,7 +44,8 @@ BESIDE = 0.25
 """No try comes nearer to an end of the bracket than this share of it."""
 
 VAGUE = 0.5
-"""Standard error of a level without an interval; that of a stretched try is less by the square root."""
+"""Standard error of a level without an interval, where nothing else is known; that of a stretched try is less by the
+square root."""
 
 DRAWS = 400
 
@@ -54,14 +55,14 @@ class Point:
     """One load that was tried. `meets` is whether the values themselves are within the limits, whatever the certainty;
     None where they are not known. `margin` is the largest share of its limit that a value took (above 1: missed),
     `stretch` how many times as long as the workload says the try was, `error` the standard error of the margin's
-    logarithm, `requests` how many were measured."""
+    logarithm (None where its interval is open), `requests` how many were measured."""
 
     load: float
     verdict: str
     meets: bool | None
     margin: float | None = None
     stretch: float = 1.0
-    error: float = VAGUE
+    error: float | None = None
     requests: int = 0
 
     @property
@@ -71,11 +72,6 @@ class Point:
         if self.verdict == FAIL or not self.meets:
             return level if level > 0 else FAR
         return max(-FAR, min(level, 0.0))
-
-    @property
-    def level_error(self) -> float:
-        """A verdict says at least on which side of 0 the level lies."""
-        return self.error if self.verdict == NO_VERDICT else min(self.error, abs(self.level) / Z95)
 
 
 @dataclass(frozen=True)
@@ -142,8 +138,7 @@ class Search:
     def edge(self, points: Sequence[Point]) -> tuple[float, float, float]:
         """Where the limits begin to be missed (of whole loads the highest that meets them), and around it the ends of
         its 95 % interval: 2.5 %, 50 % and 97.5 % of the edges drawn. The same tries give the same. Needs a bracket."""
-        errors = np.array([point.level_error for point in points])
-        drawn = np.random.default_rng(0).standard_normal((DRAWS, len(points))) * errors
+        drawn = np.random.default_rng(0).standard_normal((DRAWS, len(points))) * errors(points)
         drawn += [point.level for point in points]
         edges = np.sort([self._edge(points, each.tolist()) for each in drawn])
         low, edge, high = edges[[round(q * (DRAWS - 1)) for q in (0.025, 0.5, 0.975)]].tolist()
@@ -199,6 +194,29 @@ def levels(points: Sequence[Point], values: Sequence[float]) -> list[tuple[float
     return [(load, level) for loads, level, _ in blocks for load in loads]
 
 
+def errors(points: Sequence[Point]) -> list[float]:
+    """The standard error of each level: by the interval of its try, or by how much long tries near the edge scatter.
+
+    The interval of one run's tail is open, or wide to be on the safe side; several runs show what it is in truth. They
+    scatter about the fitted curve, each stretch of equal levels of which is one number fitted. Of short tries that is
+    not to be believed, as the loads were chosen by what they showed. A verdict says at least on which side of 0 a level
+    lies.
+    """
+    curve = dict(_levels(points))
+    near = [point for point in points if abs(point.level) < NEAR and point.stretch > 1]
+    freedom = len(near) - len({curve[point.load] for point in near})
+    scatter = math.inf
+    if freedom > 1:
+        squares = sum(point.stretch * (point.level - curve[point.load]) ** 2 for point in near)
+        scatter = math.sqrt(squares / freedom) * student_t(freedom) / Z95
+    return [_error_of(point, scatter / math.sqrt(point.stretch) if point.stretch > 1 else math.inf) for point in points]
+
+
+def _error_of(point: Point, scatter: float) -> float:
+    own = VAGUE / math.sqrt(point.stretch) if point.error is None else point.error
+    return min(own, scatter) if point.verdict == NO_VERDICT else min(own, scatter, abs(point.level) / Z95)
+
+
 def bracket(points: Sequence[Point]) -> tuple[float | None, float | None]:
     """The highest load believed to meet the limits, and the lowest believed to miss them; None where there is none."""
     return _ends(_levels(points))
@@ -241,9 +259,7 @@ def point_of(load: float, summary: Mapping[str, Any], stretch: float = 1.0) -> P
     meets = all(map(_met, known)) if len(known) == len(limits) and limits else None
     tightest = max(known, key=_margin, default=None)
     margin, error = (None, None) if tightest is None else (_margin(tightest), _error(tightest))
-    vague = VAGUE / math.sqrt(stretch)
-    requests = summary["requests"]["ok"]
-    return Point(load, gate["verdict"] or NO_VERDICT, meets, margin, stretch, error or vague, requests)
+    return Point(load, gate["verdict"] or NO_VERDICT, meets, margin, stretch, error, summary["requests"]["ok"])
 
 
 def _met(limit: Mapping[str, Any]) -> bool:

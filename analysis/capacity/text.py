@@ -20,10 +20,10 @@ def document(
     """
     curve = [_row(point, summary) for point, summary in zip(points, summaries, strict=True)]
     found = outcome(points, search) if search else _best(points)
-    longest = list(_longest(curve).values())
-    rows = [row for row in longest if row["output_tokens_per_s"] and row["stream_tokens_per_s"]]
+    known = list(longest(curve).values())
+    rows = [row for row in known if row["output_tokens_per_s"] and row["stream_tokens_per_s"]]
     front = pareto([(row["output_tokens_per_s"], row["stream_tokens_per_s"]) for row in rows])
-    rates = [(row["load"], row["goodput_rps"]) for row in longest if row["goodput_rps"] is not None]
+    rates = [(row["load"], row["goodput_rps"]) for row in known if row["goodput_rps"] is not None]
     return found | {
         "unit": unit,
         "requests_per_s": _requests_per_s(found, curve),
@@ -33,14 +33,14 @@ def document(
     }
 
 
-def _longest(curve: Sequence[Mapping[str, Any]]) -> dict[float, Mapping[str, Any]]:
+def longest(curve: Sequence[Mapping[str, Any]]) -> dict[float, Mapping[str, Any]]:
     """The longest try of each load; of equally long ones the last."""
     return {row["load"]: row for row in sorted(curve, key=lambda row: float(row["measured_s"]))}
 
 
 def _requests_per_s(found: Mapping[str, Any], curve: Sequence[Mapping[str, Any]]) -> float | None:
     """At capacity, in proportion to the longest try of the load that passes."""
-    best = _longest(curve).get(found["passes_at"])
+    best = longest(curve).get(found["passes_at"])
     if best is None or best["requests_per_s"] is None:
         return None
     return float(best["requests_per_s"] * found["capacity"] / best["load"])
@@ -146,7 +146,7 @@ def _table(rows: Sequence[Sequence[str]]) -> list[str]:
 
 def _front(found: Mapping[str, Any]) -> list[str]:
     """What users pay for throughput, at the ends of the Pareto front within the limits."""
-    rows = _longest(found["curve"])
+    rows = longest(found["curve"])
     front = [rows[load] for load in found["pareto"] if rows[load]["meets"]]
     if len(front) < 2:
         return []

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import yaml
 
+from analysis.capacity.text import longest
 from analysis.limits import Limit as Asked
 from analysis.limits import parse_limits
 from analysis.page.axes import Axis, linear, log, spanning
@@ -93,9 +94,9 @@ def _sections(found: Part, about: Part, runs: Sequence[str]) -> Iterator[Section
 
 def _told(found: Part, about: Part) -> Iterator[Html]:
     yield text(f"{found['reason'][:1].upper()}{found['reason'][1:]}.")
-    best = next((row for row in found["curve"] if row["load"] == found["capacity"]), None)
+    best = longest(found["curve"]).get(found["passes_at"])
     if best:
-        yield text("At that load:", role="sub")
+        yield text(f"At {_load(best['load'], found)}, the highest load tried that meets the limits:", role="sub")
         yield tiles(_tiles(found, best))
     limits = [f"{name}: {', '.join(texts)}" for name, texts in (about["workload"].get("slo") or {}).items() if texts]
     yield text("The limits that have to pass are", "; ".join(limits) + ".", role="sub")

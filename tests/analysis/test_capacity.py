@@ -6,7 +6,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis.capacity.search import FAR, Point, Search, Try, bracket, knee, levels, outcome, pareto, point_of
+from analysis.capacity.search import (
+    FAR,
+    Point,
+    Search,
+    Try,
+    bracket,
+    errors,
+    knee,
+    levels,
+    outcome,
+    pareto,
+    point_of,
+)
+from analysis.intervals import student_t
 from analysis.slo import FAIL, NO_VERDICT, PASS
 
 
@@ -59,17 +72,17 @@ def noisy(edge, steepness, scatter, dice):
 
 @pytest.mark.parametrize("steepness", [0.7, 3.0, 30.0])
 def test_an_edge_that_is_hard_to_see_is_found_by_longer_tries(steepness):
-    errors, covered, search = [], 0, Search(3.0, longest=math.inf)
+    wrong, covered, search = [], 0, Search(3.0, longest=math.inf)
     for seed in range(20):
         points = run(search, noisy(10.0, steepness, 0.5, random.Random(seed)))
         found = outcome(points, search)
-        errors.append(abs(found["capacity"] / 10 - 1))
+        wrong.append(abs(found["capacity"] / 10 - 1))
         covered += found["ci95"][0] * 0.99 <= 10 <= found["ci95"][1] * 1.01
         assert len(points) <= 12
         lengths = [point.stretch for point in points]
         assert lengths == sorted(lengths)
         assert {1.0, 250.0} <= set(lengths) <= {1.0, 250.0, 500.0, 1000.0, 2000.0}
-    assert max(errors) < 0.05
+    assert max(wrong) < 0.05
     assert covered >= 17
 
 
@@ -180,6 +193,17 @@ def test_how_sure_the_answer_is(points, settled, word):
     assert word in found["reason"]
 
 
+def test_how_well_a_level_is_known():
+    def level(load, value, stretch=1.0, error=None, verdict=NO_VERDICT):
+        return Point(load, verdict, value <= 0, math.exp(value), stretch, error)
+
+    assert errors([level(1, -0.3), level(2, 0.2, 4.0)]) == [0.5, 0.25]  # nothing is known of their scatter
+    assert errors([level(1, -0.3, error=0.1), level(2, 0.4, verdict=FAIL)]) == [0.1, pytest.approx(0.4 / 1.959964)]
+    same = [level(1, -0.1, 4.0, 0.9), level(1, -0.3, 4.0), level(1, -0.2, 4.0, 0.01)]
+    scatter = math.sqrt(4 * (0.1**2 + 0.1**2) / 2) * student_t(2) / 1.959964
+    assert errors(same) == pytest.approx([scatter / 2, scatter / 2, 0.01])
+
+
 def test_a_long_try_lasts_until_it_has_enough_requests():
     search = Search(2.0, longest=100)
     assert search.next_try([]) == Try(2.0)
@@ -217,7 +241,7 @@ def summary(*limits, verdict=FAIL, ok=300):
 def test_a_point_says_how_much_of_its_limit_was_taken(limit, margin, error):
     point = point_of(3.0, summary(limit), 4.0)
     assert point.margin == pytest.approx(margin)
-    assert point.error == pytest.approx(0.25 if error is None else error)
+    assert point.error == (None if error is None else pytest.approx(error))
     assert (point.load, point.stretch, point.requests) == (3.0, 4.0, 300)
 
 

@@ -1,6 +1,6 @@
 """Is the capacity that a search finds the true one, in how many runs, and does a killed search go on to the same?
 
-    python -m tests.bench.capacity [--searches 2] [--kills 5] [--live] [NAME …]
+    python -m tests.bench.capacity [--searches 2] [--seed 1] [--kills 5] [--live] [NAME …]
 
 For each case below, a fine sweep in virtual time (tests/bench/true_capacity.py) finds the load at which the limits
 begin to be missed; then `loadgen capacity --simulate` looks for it, in processes of their own and with other seeds.
@@ -131,12 +131,12 @@ def row(case: Case, true: float, found: Mapping[str, Any], took_s: float) -> str
             f"{found['tries']:3d} runs {took_s:5.0f} s {known}")  # fmt: skip
 
 
-def search_all(cases: Sequence[Case], searches: int) -> int:
+def search_all(cases: Sequence[Case], seeds: Sequence[int]) -> int:
     """How many searches miss by more than 5 %, or take more than 12 runs."""
     bad = 0
     for case in cases:
         true = true_capacity(case)
-        for seed in range(1, searches + 1):
+        for seed in seeds:
             with tempfile.TemporaryDirectory() as folder:
                 began = time.monotonic()
                 found = searched(case, seed, Path(folder))
@@ -184,11 +184,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", help="only the cases in whose names one of these is")
     parser.add_argument("--searches", type=int, default=2)
+    parser.add_argument("--seed", type=int, default=1, help="of the first search of a case; the others follow")
     parser.add_argument("--kills", type=int, default=5)
     parser.add_argument("--live", action="store_true")
     asked = parser.parse_args()
     chosen = [case for case in CASES if not asked.names or any(name in case.name for name in asked.names)]
-    bad = search_all(chosen, asked.searches) if asked.searches else 0
+    bad = search_all(chosen, range(asked.seed, asked.seed + asked.searches))
     if asked.kills:
         bad += kill_all(chosen[0], asked.kills, seed=5)
     if asked.live:

@@ -16,17 +16,19 @@ ABOUT: dict[str, Any] = {"workload": {"name": "chat", "slo": {"chat": ["ttft.p95
 
 def row(load: float, verdict: str, ttft_s: float, **more: Any) -> dict[str, Any]:
     told = {
-        "load": load, "verdict": verdict, "meets": verdict != "fail", "requests_per_s": 2 * load, "ttft_p95_s": ttft_s,
-        "itl_p99_s": 0.02, "goodput_rps": 1.9 * load, "attainment": 0.95, "output_tokens_per_s": 300 * load,
-        "stream_tokens_per_s": 80 / load, "worst_limit": None if verdict == "pass" else "chat: ttft.p95",
+        "load": load, "measured_s": 60.0, "verdict": verdict, "meets": verdict != "fail",
+        "requests_per_s": 2 * load, "ttft_p95_s": ttft_s, "itl_p99_s": 0.02, "goodput_rps": 1.9 * load,
+        "attainment": 0.95, "output_tokens_per_s": 300 * load, "stream_tokens_per_s": 80 / load,
+        "worst_limit": None if verdict == "pass" else "chat: ttft.p95",
     }  # fmt: skip
     return told | more
 
 
 def found(*curve: dict[str, Any], **more: Any) -> dict[str, Any]:
     told = {
-        "capacity": 2.0, "fails_at": 4.0, "settled": True, "reason": "2 passes in 1 of 1 tries, 4 does not", "tries": 2,
-        "unit": "sessions/s", "requests_per_s": 4.0, "knee": None, "pareto": [2.0, 4.0], "curve": list(curve),
+        "capacity": 2.0, "passes_at": 2.0, "fails_at": 4.0, "settled": True,
+        "reason": "2 passes in 1 of 1 tries, 4 does not", "tries": 2, "unit": "sessions/s",
+        "requests_per_s": 4.0, "knee": None, "pareto": [2.0, 4.0], "curve": list(curve),
     }  # fmt: skip
     return told | more
 
@@ -41,10 +43,17 @@ def test_the_answer_is_on_top_and_every_try_is_told() -> None:
     assert "http://127.0.0.1:9 · m" in page.text
     assert "2 passes in 1 of 1 tries, 4 does not." in page.text
     assert "The limits that have to pass are chat: ttft.p95<500ms, itl.p99<60ms." in page.text
-    assert "At that load: 210 ms TTFT p95 20.0 ms ITL p99 3.80 good requests/s 95% attainment" in page.text
+    assert "At 2 sessions/s, the highest load tried that meets the limits: 210 ms TTFT p95" in page.text
+    assert "210 ms TTFT p95 20.0 ms ITL p99 3.80 good requests/s 95% attainment" in page.text
     assert "2 pass 210 ms 20.0 ms 3.80 95% 4.00 600 40.0 01-2 4 fail 1.40 s" in page.text
     assert "75.0" not in page.text
     assert page.text.endswith("name: chat slo: chat: - ttft.p95<500ms - itl.p99<60ms rag: []")
+
+
+def test_an_answer_between_two_loads_is_told_by_the_longest_try_of_the_lower_one() -> None:
+    tries = [row(2.0, "pass", 0.31), row(2.0, "pass", 0.21, measured_s=600.0), row(4.0, "fail", 1.4)]
+    text = checked(render(found(*tries, capacity=2.7), ABOUT)).text
+    assert "At 2 sessions/s, the highest load tried that meets the limits: 210 ms TTFT p95" in text
 
 
 @pytest.mark.parametrize(
@@ -102,7 +111,8 @@ def test_text_from_outside_stays_text() -> None:
 
 AMOUNTS = st.none() | st.just(0.0) | st.floats(1e-9, 1e6)
 ROWS = st.fixed_dictionaries({
-    "load": st.floats(1e-3, 1e6), "verdict": st.sampled_from(["pass", "fail", "no_verdict"]), "meets": st.none(),
+    "load": st.floats(1e-3, 1e6), "measured_s": st.floats(0, 1e6), "meets": st.none(),
+    "verdict": st.sampled_from(["pass", "fail", "no_verdict"]),
     "worst_limit": st.none() | st.text(max_size=3), "attainment": st.none() | st.floats(0, 1),
     **dict.fromkeys(("requests_per_s", "ttft_p95_s", "itl_p99_s", "goodput_rps", "output_tokens_per_s",
                      "stream_tokens_per_s"), AMOUNTS),
@@ -113,5 +123,6 @@ ROWS = st.fixed_dictionaries({
 @given(st.lists(ROWS, max_size=6), st.booleans())
 def test_any_curve_makes_a_page(curve: list[dict[str, Any]], passed: bool) -> None:
     loads = [each["load"] for each in curve]
-    told = {"capacity": min(loads, default=None) if passed else None, "fails_at": max(loads, default=None)}
+    best = min(loads, default=None) if passed else None
+    told = {"capacity": best, "passes_at": best, "fails_at": max(loads, default=None)}
     checked(render(found(*curve, **told, knee=loads[0] if loads else None, pareto=loads), ABOUT))
