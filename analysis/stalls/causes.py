@@ -1,6 +1,6 @@
 """Why streams froze: stalls put together into episodes, and the cause of each, where the client's data prove it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -9,10 +9,11 @@ import numpy.typing as npt
 
 from analysis.columns import numbers
 from analysis.quantiles import Bools, Floats, Ints
-from analysis.record import UNKNOWN
+from analysis.record import UNKNOWN as NOT_TOLD
 from analysis.run import Run
 from analysis.server import Server, was_short_of_cache
-from analysis.stalls.culprits import Match, Prefill, Waits, by_chance, match, waits_of
+from analysis.stalls.culprits import SHIFTS, Match, Prefill, Waits, by_chance, first_match, waits_of
+from analysis.stalls.engines import LONG, UNKNOWN, engines_of
 from analysis.stalls.frozen import Stalls, standing_still
 from analysis.stalls.level import Level
 
@@ -35,16 +36,17 @@ CAUSES = ("prefill_interference", "engine_pause", "preemption", "one_stream", "b
 
 @dataclass(frozen=True)
 class Streams:
-    """The streams of a run over time: how many were decoding, and how many of these stood still."""
+    """Streams of a run over time: how many were decoding, and how many of these stood still."""
 
     decoding: Level
     still: Level
 
     @classmethod
-    def of(cls, run: Run) -> "Streams":
-        still = standing_still(run)
-        decoding = Level.open(run.column("first_token_ns"), run.column("last_token_ns"))
-        return cls(decoding, Level.open(still.start_ns, still.end_ns))
+    def of(cls, run: Run, still: Stalls, rows: Bools) -> "Streams":
+        """Those of the requests in the mask; `still` as `standing_still` finds it."""
+        decoding = Level.open(run.column("first_token_ns")[rows], run.column("last_token_ns")[rows])
+        mine = rows[still.row]
+        return cls(decoding, Level.open(still.start_ns[mine], still.end_ns[mine]))
 
     def together(self, start_ns: Ints, end_ns: Ints) -> Floats:
         """For how much of each stall most of the other streams stood still too; NaN where there was hardly another."""
@@ -67,23 +69,28 @@ class Episodes:
 
     Attributes:
         stalls: Their stalls, episode by episode.
+        engine: On which engine each was, as `engines_of` numbers them.
         cause: One of CAUSES.
         match: Whose prefill explains each; only episodes with that cause are named for it.
         chance: What share of the shared freezes would have found a culprit by chance, at each of several trials.
         waits: What `match` points into.
-        prefill, streams: What the whole run shows of its prompts and of its streams.
+        pace_ns: Nanoseconds that the server takes to read a prompt token; NaN where it is not known.
+        streams: All streams of the run.
+        beside: Those of each engine.
     """
 
     stalls: Stalls
     starts: Ints
     start_ns: Ints
     end_ns: Ints
+    engine: Ints
     cause: Words
     match: Match
     chance: Floats
     waits: Waits
-    prefill: Prefill
+    pace_ns: float
     streams: Streams
+    beside: Mapping[int, Streams]
 
     def __len__(self) -> int:
         return len(self.start_ns)
@@ -113,17 +120,22 @@ class Episodes:
 
 def diagnose(run: Run, found: Stalls, rows: Bools) -> Episodes:
     """The episodes of the stalls of the requests in the mask `rows`. All other requests are evidence all the same."""
-    timed = "episodes" not in run.undefined
-    stalls, streams = found.take(rows[found.row] & timed), Streams.of(run)
-    burst = followed_by_burst(run, stalls)
-    shared = ~burst & ~(streams.together(stalls.start_ns, stalls.end_ns) < TOGETHER)
-    groups = list(_episodes(stalls, (burst, shared, ~burst & ~shared)))
-    kind = np.repeat(np.arange(3), [len(sizes) for _, sizes in groups])
-    order = np.concatenate([order for order, _ in groups])
-    return _explained(run, stalls.take(order), np.concatenate([sizes for _, sizes in groups]), kind, streams)
+    stalls = found.take(rows[found.row] & ("episodes" not in run.undefined))
+    engine, still = engines_of(run), standing_still(run)
+    beside = {each: Streams.of(run, still, engine == each) for each in {0, *engine.tolist()}}
+    on, burst, together = engine[stalls.row], followed_by_burst(run, stalls), np.full(len(stalls.row), np.nan)
+    for each, streams in beside.items():
+        together[on == each] = streams.together(stalls.start_ns[on == each], stalls.end_ns[on == each])
+    shared = ~burst & ~(together < TOGETHER)
+    kinds = (burst, shared, ~burst & ~shared)
+    groups = [list(_episodes(stalls, [(on == each) & mine for mine in kinds])) for each in beside]
+    sizes = [sizes for parts in groups for _, sizes in parts]
+    order = np.concatenate([order for parts in groups for order, _ in parts])
+    kind = np.repeat(np.tile(np.arange(len(kinds)), len(groups)), [len(each) for each in sizes])
+    return _explained(run, stalls.take(order), np.concatenate(sizes), kind, engine, still, beside)
 
 
-def _episodes(stalls: Stalls, kinds: tuple[Bools, ...]) -> Iterator[tuple[Ints, Ints]]:
+def _episodes(stalls: Stalls, kinds: Sequence[Bools]) -> Iterator[tuple[Ints, Ints]]:
     """For each kind of stall its stalls, episode by episode, and how many stalls each episode has.
 
     Stalls of one kind that overlap in time are one episode. Those of several kinds have several causes: a stream that
@@ -138,24 +150,69 @@ def _episodes(stalls: Stalls, kinds: tuple[Bools, ...]) -> Iterator[tuple[Ints, 
         yield at, np.diff(np.append(begins, len(at)))
 
 
-def _explained(run: Run, stalls: Stalls, sizes: Ints, kind: Ints, streams: Streams) -> Episodes:
+def _explained(
+    run: Run,
+    stalls: Stalls,
+    sizes: Ints,
+    kind: Ints,
+    engine: Ints,
+    still: Stalls,
+    beside: Mapping[int, Streams],
+) -> Episodes:
     """The episodes in order of start, each with its cause. Kinds: 0 followed by a burst, 1 shared, 2 alone."""
     starts = np.concatenate([[0], np.cumsum(sizes)])
     start_ns = np.minimum.reduceat(stalls.start_ns, starts[:-1]) if len(sizes) else stalls.start_ns
     end_ns = np.maximum.reduceat(stalls.end_ns, starts[:-1]) if len(sizes) else stalls.end_ns
     waits = waits_of(run, stalls.take(np.repeat(kind, sizes) == 2))
-    prefill, step_ns = Prefill.of(waits, streams.stopped, streams.decoding), usual_step_ns(run)
     order = np.argsort(start_ns, kind="stable")
-    sizes, kind, start_ns, end_ns = sizes[order], kind[order], start_ns[order], end_ns[order]
-    first = np.concatenate([[0], np.cumsum(sizes)])
-    members = np.arange(first[-1]) + np.repeat(starts[order] - first[:-1], sizes)
-    found = match(waits, prefill, start_ns, end_ns, step_ns, streams.stopped)
-    shared = kind == 1
-    chance = by_chance(waits, prefill, start_ns[shared], end_ns[shared], step_ns, streams.stopped)
+    first = np.concatenate([[0], np.cumsum(sizes[order])])
+    members = np.arange(first[-1]) + np.repeat(starts[:-1][order] - first[:-1], sizes[order])
+    kind, start_ns, end_ns, on = kind[order], start_ns[order], end_ns[order], engine[stalls.row[starts[:-1][order]]]
+    found, chance, pace_ns = _matched(run, waits, start_ns, end_ns, kind == 1, on, engine, beside)
+    shared, several = kind == 1, np.zeros(len(kind), dtype=bool)
     believed = found.found & bool(np.mean(chance >= found.found[shared].mean()) <= DOUBTFUL if shared.any() else False)
-    decoding = streams.decoding.mean(start_ns, end_ns)
-    cause = _causes(run, kind, found, believed, decoding > 1 + ANOTHER, start_ns, end_ns)
-    return Episodes(stalls.take(members), first, start_ns, end_ns, cause, found, chance, waits, prefill, streams)
+    for each, streams in beside.items():
+        if each != UNKNOWN:
+            several[on == each] = streams.decoding.mean(start_ns[on == each], end_ns[on == each]) > 1 + ANOTHER
+    cause = _causes(run, kind, found, believed, several, start_ns, end_ns)
+    everyone = Streams.of(run, still, np.ones(len(engine), dtype=bool))
+    return Episodes(stalls.take(members), first, start_ns, end_ns, on, cause, found, chance, waits, pace_ns,
+                    everyone, beside)  # fmt: skip
+
+
+def _matched(
+    run: Run,
+    waits: Waits,
+    start_ns: Ints,
+    end_ns: Ints,
+    shared: Bools,
+    on: Ints,
+    engine: Ints,
+    beside: Mapping[int, Streams],
+) -> tuple[Match, Floats, float]:
+    """Whose prefill explains each freeze, the chance of it, and the pace of prefill.
+
+    First of the requests that are known to be on its engine, then also of those with long prompts of which it is not
+    known where they are. All engines read prompts at the pace of the one with most of them.
+    """
+    step_ns, where = usual_step_ns(run), engine[waits.row]
+    most = max(beside, key=lambda each: (each != UNKNOWN, int((where == each).sum())))
+    usual = Prefill.of(waits.take(where == most), beside[most].stopped, beside[most].decoding)
+    found, trials = Match.none(len(start_ns)), np.zeros(SHIFTS)
+    for each, streams in beside.items():
+        sets = [np.flatnonzero(where == each)]
+        if UNKNOWN in beside:
+            long = (where == UNKNOWN) & (waits.tokens * usual.pace_ns > LONG * step_ns)
+            sets.append(np.flatnonzero((where == each) | long))
+        tiers, mine = [waits.take(at).read_at(usual.pace_ns) for at in sets], np.flatnonzero(on == each)
+        known, tier = first_match(tiers, usual, start_ns[mine], end_ns[mine], step_ns, streams.stopped)
+        for number, its in enumerate(sets):
+            named = known.found & (tier == number)
+            known.at[named] = its[known.at[named]]
+        found.put(mine, known)
+        asked = mine[shared[mine]]
+        trials += len(asked) * by_chance(tiers, usual, start_ns[asked], end_ns[asked], step_ns, streams.stopped)
+    return found, trials / max(1, shared.sum()), usual.pace_ns
 
 
 def _causes(run: Run, kind: Ints, found: Match, believed: Bools, several: Bools, start_ns: Ints, end_ns: Ints) -> Words:
@@ -194,7 +251,7 @@ def burst_tokens(run: Run, stalls: Stalls) -> Floats:
     after = _first_later(events.arrival_ns, stalls.end, events.starts[stalls.row + 1], stalls.end_ns + BURST_NS)
     total = np.concatenate([[0], np.cumsum(events.tokens, dtype=np.int64)])
     per_event = run.column("output_tokens")[stalls.row] / events.per_request[stalls.row]
-    known = events.tokens[stalls.end] != UNKNOWN  # of all events of a request, or of none
+    known = events.tokens[stalls.end] != NOT_TOLD  # of all events of a request, or of none
     return np.where(known, total[after] - total[stalls.end], (after - stalls.end) * per_event)
 
 

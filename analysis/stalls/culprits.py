@@ -6,8 +6,10 @@ only at its last one. A request can only have caused a freeze that began when it
 longer than its prompt can account for at the pace at which this server reads prompts.
 """
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -36,22 +38,30 @@ class Waits:
         row: Position of the request in `Run.requests`.
         from_ns, until_ns: Since when it waited, and when its first token (or the next after a preemption) came.
         tokens: Prompt tokens to be computed: those from the prefix cache are left out. 0 where not known.
+        since_ns, through_ns: From when until when it was read, once `read_at` some pace.
     """
 
     row: Ints
     from_ns: Ints
     until_ns: Ints
     tokens: Ints
+    since_ns: Floats | None = None
+    through_ns: Floats | None = None
+
+    def take(self, chosen: Bools | Ints) -> "Waits":
+        since, through = (None if each is None else each[chosen] for each in (self.since_ns, self.through_ns))
+        row, from_ns, until_ns, tokens = (each[chosen] for each in (self.row, self.from_ns, self.until_ns, self.tokens))
+        return Waits(row, from_ns, until_ns, tokens, since, through)
 
     def ordered(self) -> "Waits":
-        order = np.argsort(self.until_ns, kind="stable")
-        return Waits(self.row[order], self.from_ns[order], self.until_ns[order], self.tokens[order])
+        return self.take(np.argsort(self.until_ns, kind="stable"))
 
     def shifted(self, by_ns: int, span_ns: tuple[int, int]) -> "Waits":
         """The same waits at another time; what leaves the span at its end comes in at its start."""
         start, length = span_ns[0], max(1, span_ns[1] - span_ns[0])
-        until = start + (self.until_ns - start + by_ns) % length
-        return replace(self, from_ns=self.from_ns + (until - self.until_ns), until_ns=until).ordered()
+        by = start + (self.until_ns - start + by_ns) % length - self.until_ns
+        since, through = (None if each is None else each + by for each in (self.since_ns, self.through_ns))
+        return Waits(self.row, self.from_ns + by, self.until_ns + by, self.tokens, since, through).ordered()
 
     @cached_property
     def begin_ns(self) -> Ints:
@@ -59,6 +69,25 @@ class Waits:
         before = np.concatenate([[np.iinfo(np.int64).min], self.until_ns[:-1]])
         begin: Ints = np.maximum(self.from_ns, before)
         return begin
+
+    def read_at(self, pace_ns: float) -> "Waits":
+        """With the times of reading, if all prompts are read evenly one after another, in the order in which they were
+        sent where they end together.
+
+        A pass in which a prompt is through goes on for the next one, so that a prompt is through before its first token
+        and is begun before the first token of the one before. All NaN without a pace.
+        """
+        since, through = np.full(len(self.row), np.nan), np.full(len(self.row), np.nan)
+        if np.isnan(pace_ns):
+            return replace(self, since_ns=since, through_ns=through)
+        together = np.cumsum(np.diff(self.until_ns, prepend=self.until_ns[:1]) > TOGETHER_NS)
+        order = np.lexsort((self.from_ns, together))
+        columns = self.from_ns[order], self.until_ns[order], self.tokens[order] * pace_ns
+        free_ns = -np.inf
+        for at, from_ns, until_ns, takes_ns in zip(order.tolist(), *(each.tolist() for each in columns), strict=True):
+            since[at] = max(from_ns, free_ns)
+            free_ns = through[at] = min(until_ns, since[at] + takes_ns)
+        return replace(self, since_ns=since, through_ns=through)
 
 
 @dataclass(frozen=True)
@@ -127,6 +156,18 @@ class Match:
     tokens: Ints
     share: Floats
 
+    @classmethod
+    def none(cls, count: int) -> "Match":
+        return cls(np.full(count, -1), np.zeros(count, dtype=bool), np.zeros(count, dtype=np.int64), np.zeros(count))
+
+    def take(self, chosen: Ints) -> "Match":
+        return Match(self.at[chosen], self.ended[chosen], self.tokens[chosen], self.share[chosen])
+
+    def put(self, at: Ints, other: "Match") -> None:
+        """Take those of another in at these positions."""
+        for each in fields(self):
+            getattr(self, each.name)[at] = getattr(other, each.name)
+
     @property
     def found(self) -> Bools:
         return self.at >= 0
@@ -159,32 +200,29 @@ def match(waits: Waits, prefill: Prefill, start_ns: Ints, end_ns: Ints, step_ns:
     """The culprit of each freeze [start, end] of the whole engine.
 
     Args:
-        waits: All waits of the run.
+        waits: All waits of the run, read at some pace.
         prefill: How fast its prompts are read.
         start_ns, end_ns: The freezes.
         step_ns: A usual pass.
         stopped: Share of the decoding streams that stood still over time.
     """
-    none = np.zeros(len(start_ns), dtype=np.int64)
     if not len(waits.row):
-        return Match(none - 1, none > 0, none, none.astype(np.float64))
+        return Match.none(len(start_ns))
     slack = TOGETHER_NS + round(step_ns)
     low = np.searchsorted(waits.until_ns, start_ns + TOGETHER_NS, side="right")
     high = np.searchsorted(waits.until_ns, end_ns + TOGETHER_NS, side="right")
-    within = _within(waits, low, high, start_ns + slack)
+    within = _within(waits, low, high, start_ns, end_ns, start_ns + slack)
     last_ns = waits.until_ns[np.maximum(high - 1, 0)]
     length = np.maximum(end_ns - start_ns, 1)
     # A step later the streams go on; a busy engine's step is longer than usual, and a long freeze is followed by many.
     aligned = (high > low) & (last_ns >= end_ns - np.maximum(slack + round(step_ns / 2), length // 10))
     read = prefill.share(within.tokens, length)
     ended = aligned & (within.waiting | (read >= EXPLAINS_ALONE))
-    explained = np.where(ended & prefill.stops_others(waits.tokens[within.largest]), read, 0.0)
-    after = _next(waits, high, start_ns + slack)
+    explained = np.where(ended & prefill.stops_others(within.longest_tokens), read, 0.0)
+    after, read_ns = _next(waits, high, start_ns, end_ns, start_ns + slack)
     harmful = (after >= 0) & prefill.stops_others(waits.tokens[after])
     coming = np.where(harmful, _share_of_pass(waits, prefill, after, start_ns, end_ns, stopped), 0.0)
-    # Two prompts may share the pass: the one that is through had only a rest to read.
-    rest_ns = within.tokens * prefill.pace_ns - (start_ns - waits.begin_ns[within.largest])
-    mostly_next = ended & (coming >= EXPLAINS) & (rest_ns < length / 2)
+    mostly_next = ended & (coming >= EXPLAINS) & (within.read_ns < read_ns)  # two prompts may share the pass
     use_first = ended & ~(explained < EXPLAINS) & ~mostly_next
     use_next = ~use_first & (coming >= EXPLAINS)
     at = np.where(use_first, within.largest, np.where(use_next, after, -1))
@@ -192,18 +230,36 @@ def match(waits: Waits, prefill: Prefill, start_ns: Ints, end_ns: Ints, step_ns:
     return Match(at, ended, tokens, np.where(use_next, coming, explained))
 
 
-def by_chance(waits: Waits, prefill: Prefill, start_ns: Ints, end_ns: Ints, step_ns: float, stopped: Level) -> Floats:
+def first_match(tiers: Sequence[Waits], *asked: Any) -> tuple[Match, Ints]:
+    """As `match` among the first of several sets of waits, and of those that it leaves open among the next; and in
+    which of them each was found."""
+    found, tier = match(tiers[0], *asked), np.zeros(len(asked[1]), dtype=np.int64)
+    for number, waits in enumerate(tiers[1:], 1):
+        other = match(waits, *asked)
+        better = np.flatnonzero(~found.found & (other.found | other.ended))
+        found.put(better, other.take(better))
+        tier[better] = number
+    return found, tier
+
+
+def by_chance(
+    tiers: Sequence[Waits], prefill: Prefill, start_ns: Ints, end_ns: Ints, step_ns: float, stopped: Level
+) -> Floats:
     """The share of the freezes for which a culprit would be found if the waits had come at other times of the run.
 
     One share for each of SHIFTS circular shifts, spread over the run by the golden ratio so that no period of the load
-    falls in with them. Args as for `match`.
+    falls in with them. Args as for `first_match`.
     """
-    if not len(waits.row) or not len(start_ns):
+    ends = [(each.from_ns.min(), each.until_ns.max()) for each in tiers if len(each.row)]
+    if not ends or not len(start_ns):
         return np.zeros(SHIFTS)
-    span_ns = int(min(waits.from_ns.min(), start_ns.min())), int(max(waits.until_ns.max(), end_ns.max()))
+    span_ns = int(min(start_ns.min(), *(low for low, _ in ends))), int(max(end_ns.max(), *(high for _, high in ends)))
     turns = (np.arange(1, SHIFTS + 1) * (np.sqrt(5) - 1) / 2) % 1
-    shifted = (waits.shifted(round(turn * (span_ns[1] - span_ns[0])), span_ns) for turn in turns)
-    return np.array([match(each, prefill, start_ns, end_ns, step_ns, stopped).found.mean() for each in shifted])
+    found = []
+    for turn in turns:
+        shifted = [each.shifted(round(turn * (span_ns[1] - span_ns[0])), span_ns) for each in tiers]
+        found.append(first_match(shifted, prefill, start_ns, end_ns, step_ns, stopped)[0].found.mean())
+    return np.array(found)
 
 
 def _share_of_pass(waits: Waits, prefill: Prefill, at: Ints, start_ns: Ints, end_ns: Ints, stopped: Level) -> Floats:
@@ -222,26 +278,44 @@ def _share_of_pass(waits: Waits, prefill: Prefill, at: Ints, start_ns: Ints, end
 
 @dataclass(frozen=True)
 class _Within:
+    """Of some waits of each freeze: the one of which most was read in it, and how long that took; the longest prompt
+    and the sum; and whether any of them had begun by a given instant. -1 and 0 where there are none."""
+
     largest: Ints
+    read_ns: Floats
+    longest_tokens: Ints
     tokens: Ints
     waiting: Bools
 
 
-def _within(waits: Waits, low: Ints, high: Ints, by_ns: Ints) -> _Within:
-    """Of the waits `low` up to `high` of each freeze: the longest prompt, the sum, and whether any waited by then."""
-    bounds = np.stack([low, high], axis=1).ravel()
-    count = len(waits.row)
-    key = np.append(waits.tokens * count + np.arange(count), 0)
-    largest = np.maximum.reduceat(key, bounds)[::2] % count
-    since = np.minimum.reduceat(np.append(waits.from_ns, np.iinfo(np.int64).max), bounds)[::2]
-    total = np.concatenate([[0], np.cumsum(waits.tokens)])
-    return _Within(largest, total[high] - total[low], (since <= by_ns) & (high > low))
+def _within(waits: Waits, low: Ints, high: Ints, start_ns: Ints, end_ns: Ints, by_ns: Ints) -> _Within:
+    """Of the waits `low` up to `high` of each freeze; where there is no pace, the longest is the one."""
+    sizes = np.maximum(high - low, 0)
+    of = np.repeat(np.arange(len(low)), sizes)
+    at = np.arange(len(of)) + np.repeat(low - (np.cumsum(sizes) - sizes), sizes)
+    assert waits.since_ns is not None, "they were read at some pace"
+    assert waits.through_ns is not None, "they were read at some pace"
+    read = np.minimum(waits.through_ns[at], end_ns[of]) - np.maximum(waits.since_ns[at], start_ns[of])
+    read = np.maximum(np.nan_to_num(read), 0)
+    order = np.lexsort((at, waits.tokens[at], read, of))
+    last, none = np.cumsum(sizes)[sizes > 0] - 1, sizes == 0
+    largest, read_ns = np.full(len(low), -1), np.zeros(len(low))
+    largest[~none], read_ns[~none] = at[order][last], read[order][last]
+    since_ns = np.full(len(low), np.iinfo(np.int64).max)
+    np.minimum.at(since_ns, of, waits.from_ns[at])
+    longest = np.zeros(len(low), dtype=np.int64)
+    np.maximum.at(longest, of, waits.tokens[at])
+    tokens = np.bincount(of, weights=waits.tokens[at], minlength=len(low)).astype(np.int64)
+    return _Within(largest, read_ns, longest, tokens, since_ns <= by_ns)
 
 
-def _next(waits: Waits, high: Ints, by_ns: Ints) -> Ints:
-    """The wait that ends next after each freeze, if it had begun by then; of those that end with it, the longest."""
+def _next(waits: Waits, high: Ints, start_ns: Ints, end_ns: Ints, by_ns: Ints) -> tuple[Ints, Floats]:
+    """The wait that ends next after each freeze, if it had begun by then, and how long it was read within the freeze.
+
+    Of those that end with it, the one of which most was read.
+    """
     at = np.minimum(high, len(waits.row) - 1)
     until = np.searchsorted(waits.until_ns, waits.until_ns[at] + TOGETHER_NS, side="right")
-    largest = _within(waits, at, until, by_ns).largest
-    known = (high < len(waits.row)) & (waits.from_ns[largest] <= by_ns)
-    return np.where(known, largest, -1)
+    coming = _within(waits, at, until, start_ns, end_ns, by_ns)
+    known = (high < len(waits.row)) & (waits.from_ns[coming.largest] <= by_ns)
+    return np.where(known, coming.largest, -1), coming.read_ns

@@ -39,9 +39,13 @@ def _told(columns: Columns, i: int) -> dict[str, Any]:
 
 
 def _of_all(known: Episodes, chosen: Ints) -> Columns:
-    ends = known.start_ns[chosen], known.end_ns[chosen]
-    decoding = known.streams.decoding.mean(*ends)
-    still = np.minimum(known.streams.still.mean(*ends), decoding)
+    """Beside the streams of the same engine, where several are told apart."""
+    decoding, still = np.zeros(len(chosen)), np.zeros(len(chosen))
+    for engine, streams in known.beside.items():
+        mine = known.engine[chosen] == engine
+        ends = known.start_ns[chosen[mine]], known.end_ns[chosen[mine]]
+        decoding[mine], still[mine] = streams.decoding.mean(*ends), streams.still.mean(*ends)
+    still = np.minimum(still, decoding)
     return {
         "frozen_s": known.frozen_s[chosen],
         "stopped_share": np.divide(still, decoding, out=np.full(len(chosen), np.nan), where=decoding > 0),

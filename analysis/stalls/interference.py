@@ -34,7 +34,7 @@ def interference(run: Run, known: Episodes) -> dict[str, Any]:
         "aligned_share": aligned,
         "chance_share": float(trials.mean()) if shared.any() else None,
         "p_value": None if aligned is None else float((1 + (trials >= aligned).sum()) / (1 + len(trials))),
-        "prefill_s_per_1k_tokens": _plain(known.prefill.pace_ns / 1e6),
+        "prefill_s_per_1k_tokens": _plain(known.pace_ns / 1e6),
         "slope": slope(known),
         "effect": _effect(known),
         "culprits": _culprits(run, known),

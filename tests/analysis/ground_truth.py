@@ -14,7 +14,7 @@ from analysis.run import Run
 from analysis.stalls.causes import Episodes, diagnose
 from analysis.stalls.frozen import find
 from loadgen.sim import catalog
-from loadgen.sim.core import Cluster, SimConfig, SimRequest, StepResult
+from loadgen.sim.core import Cluster, ClusterConfig, SimConfig, SimRequest, StepResult
 
 S = 1_000_000_000
 NOISE_NS = 2_000_000
@@ -33,6 +33,7 @@ class Plan:
         buffered: Share of the streams whose bytes come 40 events at a time.
         late_rps: How often our own event loop is late by a time in that range (then arrivals are stamped by it).
         metrics: Whether the server is scraped.
+        replicas: Engines behind the target, in turn.
     """
 
     seconds: float = 120.0
@@ -52,10 +53,12 @@ class Plan:
     late_rps: float = 0.0
     metrics: bool = False
     stall: dict[str, str] = field(default_factory=dict)
+    replicas: int = 1
 
-    def config(self) -> SimConfig:
+    def config(self) -> ClusterConfig:
         roofline = Roofline(catalog.gpu("h100"), catalog.model("llama-3.1-8b"))
-        return SimConfig(roofline, self.chunk_tokens, self.max_num_seqs, self.kv_tokens, self.speed)
+        replica = SimConfig(roofline, self.chunk_tokens, self.max_num_seqs, self.kv_tokens, self.speed)
+        return ClusterConfig(replica, self.replicas)
 
 
 @dataclass
@@ -112,7 +115,7 @@ def _tokens(results: Iterable[StepResult], pauses: Sequence[Span]) -> tuple[dict
 
 
 def passes(
-    config: SimConfig,
+    config: ClusterConfig,
     arrivals: Iterable[tuple[int, SimRequest]],
     pauses: Iterable[Span],
     samples: list[dict[str, float]],
@@ -313,6 +316,17 @@ SCENES: dict[str, Plan] = {
         seconds=300, chunk_tokens=2048, kv_tokens=12_000, classes=(("chat", 3.0, (200, 900), (300, 700)),)
     ),
     "late client": Plan(chunk_tokens=2048, late_rps=0.2),
+    "2 replicas": Plan(
+        replicas=2, classes=(("chat", 8.0, (60, 500), (100, 400)), ("rag", 0.8, (7000, 24000), (50, 150)))
+    ),
+    "4 replicas, pauses, scraped": Plan(
+        replicas=4, metrics=True, pauses_rps=0.1,
+        classes=(("chat", 20.0, (60, 500), (100, 400)), ("rag", 1.6, (4000, 16000), (50, 150))),
+    ),
+    "2 replicas, chunked, slow": Plan(
+        seconds=600, chunk_tokens=2048, speed=0.1, replicas=2,
+        classes=(("chat", 0.6, (60, 500), (100, 300)), ("rag", 0.1, (4000, 16000), (20, 60))),
+    ),
     "everything": Plan(seconds=240, pauses_rps=0.08, holds=0.1, buffered=0.05, metrics=True),
 }  # fmt: skip
 

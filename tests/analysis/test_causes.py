@@ -13,6 +13,7 @@ from analysis.record import RequestRecord
 from analysis.run import Run
 from analysis.stalls.causes import diagnose
 from analysis.stalls.culprits import Prefill, Waits, match
+from analysis.stalls.engines import engines_of
 from analysis.stalls.frozen import find
 from analysis.stalls.level import Level
 from analysis.stalls.report import stalls_report
@@ -22,7 +23,7 @@ from tests.analysis.ground_truth import CALM, SCENES, Verdicts, judge, simulate
 from tests.analysis.records import every, meta, record, run_of
 
 SHORT = {"whole prompts, busy": 40.0, "chunked, slow": 150.0, "pauses, whole prompts": 50.0, "pauses, chunked": 60.0,
-         "held streams": 30.0, "late client": 30.0}  # fmt: skip
+         "held streams": 30.0, "late client": 30.0, "2 replicas": 50.0}  # fmt: skip
 
 
 def check(verdicts: Verdicts) -> None:
@@ -90,6 +91,30 @@ A, B = long_prompt("a", 990, 1605, 15_000), long_prompt("b", 2990, 3405, 10_000)
 
 def test_each_freeze_has_its_own_culprit() -> None:
     assert causes(*FREEZE, A, B) == [("prefill_interference", "a"), ("prefill_interference", "b")]
+
+
+def two_engines() -> list[RequestRecord]:
+    """Streams in turn on two engines, each of which reads two long prompts."""
+    a = [frozen(f"a{i}", [(1000, 1600), (3000, 3400)]) for i in range(3)]
+    b = [frozen(f"b{i}", [(1300, 1800), (4000, 4500)], start=7) for i in range(3)]
+    prompts = [A, B, long_prompt("c", 1290, 1805, 12_500), long_prompt("d", 3990, 4505, 12_500)]
+    return [each for pair in zip(a, b, strict=True) for each in pair] + prompts
+
+
+def test_streams_that_pause_together_are_on_one_engine() -> None:
+    assert engines_of(run_of(*two_engines())).tolist() == [0, 1, 0, 1, 0, 1, 0, 0, 1, 1]
+    assert set(engines_of(run_of(*FREEZE, A, B)).tolist()) == {0}
+
+
+def test_of_two_engines_each_has_its_own_freezes_and_culprits() -> None:
+    found = causes(*two_engines())
+    assert found == [("prefill_interference", name) for name in "acbd"]
+
+
+def test_a_stream_that_is_held_up_on_its_own_is_no_engine() -> None:
+    held = frozen("held", [(1000, 1600), (2100, 2500), (3000, 3400)])
+    assert set(engines_of(run_of(*FREEZE, held, A, B)).tolist()) == {0}
+    assert ("one_stream", None) in causes(*FREEZE, held, A, B)
 
 
 def test_a_prompt_that_is_far_too_short_for_it_is_no_culprit() -> None:
@@ -199,7 +224,7 @@ def test_prompts_that_usually_stop_nobody_are_harmless() -> None:
 def test_nothing_waited_for_means_no_culprit() -> None:
     nothing = ints()
     waits = Waits(nothing, nothing, nothing, nothing)
-    found = match(waits, Prefill.of(waits, NOTHING, NOTHING), ints(0), ints(10), 0.0, NOTHING)
+    found = match(waits.read_at(1.0), Prefill.of(waits, NOTHING, NOTHING), ints(0), ints(10), 0.0, NOTHING)
     assert (found.at.tolist(), found.found.tolist()) == ([-1], [False])
 
 

@@ -54,11 +54,17 @@ def show(found: dict[str, Verdicts], wrong: int) -> None:
     print("\n" + confusion(total).to_string())
 
 
-def show_live(names: list[str], wrong: int) -> None:
+def show_live(names: list[str], seeds: range, metrics: bool, wrong: int) -> None:
     found = {}
     for name in names:
-        found[name], scraped = live(LIVE[name])
-        print(f"{name}: {'with' if scraped else 'without'} /metrics", flush=True)
+        found[name] = Verdicts()
+        for seed in seeds:
+            verdicts, scraped = live(LIVE[name], seed, metrics)
+            found[name].add(verdicts)
+            print(
+                f"{name}, seed {seed}, {'with' if scraped else 'without'} /metrics: {verdicts.clear} episodes",
+                flush=True,
+            )
     show(found, wrong)
     if "no interference" in found:
         print(f"\n{false_alarms(found['no interference']):.2f} false alarms per 1,000 streams without interference")
@@ -68,11 +74,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--scene", action="append", choices=sorted({*PLANS, *LIVE}))
-    parser.add_argument("--live", action="store_true", help="real time, against the built-in server (ten minutes)")
+    parser.add_argument(
+        "--live", action="store_true", help="real time, against the built-in server (12 minutes a seed)"
+    )
+    parser.add_argument("--first-seed", type=int, default=7, help="of the load, where it is live")
+    parser.add_argument("--no-metrics", action="store_true", help="do not scrape the server, where it is live")
     parser.add_argument("--wrong", type=int, default=0, help="print so many of the wrong ones of each scene")
     asked = parser.parse_args()
     if asked.live:
-        show_live(asked.scene or list(LIVE), asked.wrong)
+        seeds = range(asked.first_seed, asked.first_seed + asked.seeds)
+        show_live(asked.scene or list(LIVE), seeds, not asked.no_metrics, asked.wrong)
         return
     show({name: in_virtual_time(PLANS[name], asked.seeds) for name in asked.scene or SCENES}, asked.wrong)
     if not asked.scene:

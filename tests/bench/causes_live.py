@@ -52,14 +52,19 @@ LIVE = {
 }
 
 
-def live(scene: Scene) -> tuple[Verdicts, bool]:
-    """What the diagnosis made of a scene, and whether the server was scraped. RuntimeError if the run failed."""
+def live(scene: Scene, seed: int, metrics: bool) -> tuple[Verdicts, bool]:
+    """What the diagnosis made of a scene, and whether the server was scraped. RuntimeError if the run failed.
+
+    Args:
+        seed: Of the load.
+        metrics: Whether the server's /metrics may be scraped.
+    """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         truth = folder / "truth.parquet"
         server = LocalServer(Options(**_fields(scene.options) | {"truth": str(truth)})).start()
         try:
-            _load(scene, server.url, folder)
+            _load(scene, server.url, folder, ["--seed", str(seed), *([] if metrics else ["--no-metrics"])])
         finally:
             server.stop()
         run = read_run(folder / "run")
@@ -70,11 +75,11 @@ def _fields(options: Options) -> dict[str, object]:
     return {name: getattr(options, name) for name in Options.__dataclass_fields__}
 
 
-def _load(scene: Scene, url: str, folder: Path) -> None:
+def _load(scene: Scene, url: str, folder: Path, more: list[str]) -> None:
     workload = folder / "causes.yaml"
     workload.write_text(WORKLOAD % (scene.rate, scene.seconds, scene.long))
     loadgen = str(Path(sys.executable).with_name("loadgen"))
-    command = [loadgen, "run", str(workload), "--target", url, "--out", str(folder / "run"), "--quiet", "--seed", "7"]
+    command = [loadgen, "run", str(workload), "--target", url, "--out", str(folder / "run"), "--quiet", *more]
     done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     if not (folder / "run" / "requests.parquet").exists():
         raise RuntimeError(f"loadgen ended with status {done.returncode}: {done.stderr.strip()}")
