@@ -4,6 +4,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("loadgen", deadline=None)  # how long an example takes says more of the machine
+settings.load_profile("loadgen")
 
 GOLDEN = Path(__file__).parent / "golden"
 

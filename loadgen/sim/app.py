@@ -65,7 +65,7 @@ class App:
     def __init__(self, config: ClusterConfig, behaviour: Behaviour, books: Books | None = None) -> None:
         self.engine = Engine(config)
         self.books = books or Books()
-        self.model = behaviour.limits.model
+        self.model, self.hardware = behaviour.limits.model, behaviour.hardware
         self._behaviour = behaviour
         self._prefix_cache = config.replica.prefix_cache
         self._others = _control_app(self, behaviour.limits)
@@ -120,7 +120,7 @@ class App:
     ) -> None:
         if not self.engine.core.fits(ask.prompt_tokens, ask.output_tokens):
             raise ApiError(400, "prompt and answer together need more than the whole KV cache; ask for fewer tokens")
-        scripts = [script_of(ask, choice_name(request_id, i)) for i in range(ask.n)]
+        scripts = [script_of(ask, request_id, i) for i in range(ask.n)]
         blocks = await _hashed(ask.prompt) if self._prefix_cache else []
         form = self._form(ask, request_id)
         reply = Reply(form, request_id, scripts, transport, self.books.notes, faults)

@@ -11,12 +11,14 @@ _PROSE = (
     "arrived. Small pieces of the prompt let the others go on, at the price of a later start for the one who asked. "
 )
 WORDS = [f" {word}" for word in _PROSE.split()]
+APART = 7
+"""Words from the beginning of one choice to that of the next."""
 ENCODED = [word.encode() for word in WORDS]
 
 
-def offset_of(answer_id: str) -> int:
-    """Where in the text an answer begins: the same each time."""
-    return zlib.crc32(answer_id.encode()) % len(WORDS)
+def offset_of(request_id: str, choice: int = 0) -> int:
+    """Where in the text an answer begins: the same each time, and another for each choice."""
+    return (zlib.crc32(request_id.encode()) + APART * choice) % len(WORDS)
 
 
 def text_of(offset: int, first: int, last: int) -> str:

@@ -83,9 +83,9 @@ class Script:
         return self._word(number)
 
 
-def script_of(ask: Ask, answer_id: str) -> Script:
+def script_of(ask: Ask, request_id: str, choice: int = 0) -> Script:
     """The same id gives the same answer."""
-    offset, last, thinking = offset_of(answer_id), ask.output_tokens, ask.thinking_tokens
+    offset, last, thinking = offset_of(request_id, choice), ask.output_tokens, ask.thinking_tokens
     if ask.functions and thinking < last:
         calls = calls_in(ask.functions, thinking + 1, last)
         finish: Finish = "tool_calls" if len(calls) == len(ask.functions) and calls[-1].whole else "length"
