@@ -42,6 +42,7 @@ class Scene:
 LIVE = {
     "whole prompts": Scene(4, 1, Options(chunk_tokens=0)),
     "whole prompts, busy": Scene(6, 1.2, Options(chunk_tokens=0)),
+    "2 replicas, whole prompts": Scene(9, 1, Options(chunk_tokens=0, replicas=2)),
     "chunked, slow": Scene(0.5, 1, Options(speed=0.1), 180),
     "pauses, whole prompts": Scene(4, 1, Options(chunk_tokens=0, inject=("pause:every=9s,for=800ms",))),
     "pauses, chunked": Scene(5, 1, Options(inject=("pause:every=5s,for=700ms",))),
