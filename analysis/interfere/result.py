@@ -14,14 +14,16 @@ from typing import Any
 import numpy as np
 
 from analysis.interfere import verdict as interfere_verdict
+from analysis.interfere.apart import on_one_engine, several_engines
 from analysis.interfere.fit import Line, spread_of, theil_sen
-from analysis.interfere.streams import INJECTED, VICTIM, Streams, Window, control_s
+from analysis.interfere.streams import INJECTED, VICTIM, Injection, Streams, control_s
 from analysis.quantiles import Bools, Floats
 from analysis.record import UNKNOWN
 from analysis.run import Run
 from analysis.server import ratio
 
 FORMAT_VERSION = 1
+_RUN = ("id", "target", "engine", "model", "started_at", "seed", "complete")
 NAME = "interfere"
 """Of the workload in run.json."""
 EXPERIMENT, BASELINE = "experiment", "baseline-"
@@ -30,25 +32,6 @@ ONE_TOKEN = 1
 CACHED_SHARE = 0.05
 CONTROL_QUANTILE = 0.975
 LEAST_NOISE_S = 1e-6
-
-
-@dataclass(frozen=True)
-class Injection:
-    """One injected prompt whose window counts. `tokens` is the length as planned, `prompt_tokens` as counted."""
-
-    tokens: int
-    prompt_tokens: float
-    ttft_s: float
-    window: Window
-
-    @property
-    def freeze_s(self) -> float:
-        return float(np.median(self.window.freeze_s))
-
-    @property
-    def chunks(self) -> float:
-        """NaN where most streams hardly lost any time."""
-        return float(np.median(self.window.chunks))
 
 
 def interfere(run: Run, max_freeze_s: float | None = None) -> dict[str, Any]:
@@ -65,11 +48,15 @@ def interfere(run: Run, max_freeze_s: float | None = None) -> dict[str, Any]:
     rows = run.where("class", INJECTED) & run.where("stage", EXPERIMENT)
     used, left_out = injections(run, rows, streams)
     controls = _Controls(streams, list(streams.quiet(*_busy(run))))
+    usual_s = (streams.step_s, controls.noise_s)
+    if apart := several_engines(used, *usual_s):
+        used, left_out["on_another_engine"] = on_one_engine(used, *usual_s)
     one_token, *rungs = _rungs(sorted({ONE_TOKEN, *design["lengths"], *(each.tokens for each in used)}), used, controls)
     result = {
         "format_version": FORMAT_VERSION,
-        "run": {name: run.meta.get(name) for name in ("id", "target", "model", "started_at", "seed", "complete")},
+        "run": {name: run.meta.get(name) for name in _RUN},
         "design": design,
+        "several_engines": apart,
         "injections": {"sent": int((rows & run.sent).sum()), "used": len(used), "left_out": left_out},
         "rungs": rungs,
         "one_token": one_token,

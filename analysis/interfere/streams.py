@@ -40,6 +40,25 @@ class Window:
 
 
 @dataclass(frozen=True)
+class Injection:
+    """One injected prompt whose window counts. `tokens` is the length as planned, `prompt_tokens` as counted."""
+
+    tokens: int
+    prompt_tokens: float
+    ttft_s: float
+    window: Window
+
+    @property
+    def freeze_s(self) -> float:
+        return float(np.median(self.window.freeze_s))
+
+    @property
+    def chunks(self) -> float:
+        """NaN where most streams hardly lost any time."""
+        return float(np.median(self.window.chunks))
+
+
+@dataclass(frozen=True)
 class Streams:
     """The streams of a run, in order of their requests.
 

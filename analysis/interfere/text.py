@@ -8,9 +8,10 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from analysis.interfere.verdict import BLOCKED, CHUNKED, ISOLATED
+from analysis.interfere.verdict import BLOCKED, CHUNKED
+from analysis.interfere.words import KINDS, counted, ends, nothing_to_do, remedies, rounded, whose
 from analysis.report.terminal import as_text
-from analysis.report.wording import interval, number, seconds
+from analysis.report.wording import number, seconds
 
 Part = Mapping[str, Any]
 
@@ -27,6 +28,7 @@ def render_interfere(result: Part, width: int = 100, color: bool = False) -> str
 
 def _sections(result: Part, width: int) -> Iterator[RenderableType]:
     yield Text(_headline(result), style="bold")
+    yield Text(_where(result["run"]), style="dim")
     yield from _gate(result["gate"])
     yield from _rungs(result)
     yield from _sketch(result["rungs"], width)
@@ -44,25 +46,31 @@ def _headline(result: Part) -> str:
         return f"No verdict: {verdict['reason']}"
     longest = result["rungs"][-1]
     tokens, ttft = f"{longest['prompt_tokens']:,.0f} tokens", seconds(longest["ttft_s"]["median"])
-    freeze = f"{seconds(longest['freeze_s']['median'])} {_ends(longest['freeze_s']['ci95'])}".rstrip()
+    freeze = f"{seconds(longest['freeze_s']['median'])} {ends(longest['freeze_s']['ci95'])}".rstrip()
+    kind = KINDS[verdict["kind"]]
     if verdict["kind"] == BLOCKED:
-        return f"Long prompts block decode: one of {tokens} stops the streams for {freeze}; its TTFT is {ttft}."
+        return f"{kind}: one of {tokens} stops the streams for {freeze}; its TTFT is {ttft}."
     if verdict["kind"] == CHUNKED:
         return (
-            f"Freezes are bounded by chunks of about {_rounded(verdict['chunk_tokens'])} tokens: a prompt of {tokens} "
-            f"stops the streams for {freeze} at a time; its TTFT is {ttft}."
+            f"{kind} of about {rounded(verdict['chunk_tokens'])} tokens: a prompt of {tokens} stops the streams for "
+            f"{freeze} at a time; its TTFT is {ttft}."
         )
     return (
-        f"Decode is isolated from prefill: beside a prompt of {tokens} the longest gap is {freeze}; in as long without "
-        f"one it is up to {_s(longest['control']['high_s'])}."
+        f"{kind}: beside a prompt of {tokens} the longest gap is {freeze}; in as long without one it is up to "
+        f"{_s(longest['control']['high_s'])}."
     )
+
+
+def _where(run: Part) -> str:
+    engine = f" ({run['engine']})" if run["engine"] else ""
+    return f"{run['model'] or 'unknown model'} at {run['target'] or 'unknown target'}{engine}"
 
 
 def _gate(gate: Part) -> Iterator[RenderableType]:
     if gate["max_freeze_s"] is None or gate["verdict"] is None:
         return
     mark = gate["verdict"].replace("_", " ")
-    value = "" if gate["value_s"] is None else f": {seconds(gate['value_s'])} {_ends(gate['ci95'])}".rstrip()
+    value = "" if gate["value_s"] is None else f": {seconds(gate['value_s'])} {ends(gate['ci95'])}".rstrip()
     reason = f" ({gate['reason']})" if gate["reason"] and gate["value_s"] is not None else ""
     text = Text(f"{mark:<10}  ", _MARKS[gate["verdict"]])
     yield _inset(text.append(f"freeze < {seconds(gate['max_freeze_s'])}{value}{reason}", ""))
@@ -81,7 +89,7 @@ def _rungs(result: Part) -> Iterator[RenderableType]:
             f"{rung['tokens'] if rung['prompt_tokens'] is None else rung['prompt_tokens']:,.0f}",
             _s(rung["ttft_s"]["median"]),
             _s(freeze["median"]),
-            _ends(freeze["ci95"]).removesuffix(_s(freeze["median"]).lstrip("0123456789.,")),
+            ends(freeze["ci95"]).removesuffix(_s(freeze["median"]).lstrip("0123456789.,")),
             _s(freeze["max"]),
             _s(rung["control"]["high_s"]),
             number(rung["tokens_meanwhile"]),
@@ -89,13 +97,12 @@ def _rungs(result: Part) -> Iterator[RenderableType]:
             str(rung["n"]),
         )
     yield _inset(table)
-    counted = result["injections"]
-    left_out = [f"{n} {why.replace('_', ' ')}" for why, n in counted["left_out"].items() if n]
-    tail = f"; left out: {', '.join(left_out)}" if left_out else ""
+    if told := whose(result):
+        yield _line(told)
     yield _dim(
         "freeze: longest gap of a stream, median over streams and injections · without: 97.5 % of windows as long with "
         "no prompt in them · tokens: of a stream, meanwhile · pieces: in which the prompt was read · "
-        f"{counted['used']} of {counted['sent']} injections count{tail}"
+        f"{counted(result['injections'])}"
     )
 
 
@@ -135,7 +142,7 @@ def _phases(result: Part) -> Iterator[RenderableType]:
 
 
 def _slope(line: Part) -> str:
-    return f"{seconds(line['s_per_1k_tokens'])} per 1,000 tokens {_ends(line['ci95'])}".rstrip()
+    return f"{seconds(line['s_per_1k_tokens'])} per 1,000 tokens {ends(line['ci95'])}".rstrip()
 
 
 def _growth(power: float | None) -> str:
@@ -157,20 +164,9 @@ def _advice(result: Part) -> Iterator[RenderableType]:
         return
     yield _title("What to do")
     if advice is None:
-        what = "nothing to gain from smaller chunks" if kind == ISOLATED else "nothing: freezes are short enough"
-        yield _line(what)
+        yield _line(nothing_to_do(kind))
         return
-    have = "chunked prefill with a" if kind == BLOCKED else "a smaller"
-    yield _line(
-        f"{have} budget of {advice['budget_tokens']:,} tokens a pass (vLLM: --max-num-batched-tokens): each piece of b "
-        f"tokens takes about b x {seconds(advice['s_per_1k_tokens'])} / 1,000, so the longest gap becomes about "
-        f"{seconds(advice['expected_freeze_s'])}; the longest prompt then takes {advice['passes']:,} passes, "
-        f"{seconds(advice['ttft_extra_s'])} more of decode in its TTFT"
-    )
-    yield _line("long prompts to a pool of their own: short requests are never behind one")
-    yield _line(
-        "prefill and decode on servers of their own: no prefill stops a stream; the KV cache has to be sent over"
-    )
+    yield from (_line(f"{what}: {brings}; {price}") for what, brings, price in remedies(kind, advice))
 
 
 def _notes(result: Part) -> Iterator[RenderableType]:
@@ -183,17 +179,8 @@ def _notes(result: Part) -> Iterator[RenderableType]:
 # --- words ------------------------------------------------------------------------------------------------------------
 
 
-def _rounded(tokens: float) -> str:
-    """Two significant digits: the estimate is no better."""
-    return f"{int(float(f'{tokens:.2g}')):,}"
-
-
 def _s(value: float | None) -> str:
     return "–" if value is None else seconds(value)
-
-
-def _ends(ends: list[float] | None) -> str:
-    return interval("freeze", None, ends)
 
 
 def _table(headings: list[str]) -> Table:

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from analysis.interfere.verdict import BLOCKED, CHUNKED, ISOLATED
+from analysis.interfere.words import KINDS, counted, ends, nothing_to_do, remedies, rounded, whose
 from analysis.page.axes import Axis, linear, spanning
 from analysis.page.figures import Limit, Line, Mark, Points, draw
 from analysis.page.prefill import near
@@ -32,13 +33,10 @@ from analysis.page.shell import (
     tiles,
 )
 from analysis.quantiles import Floats
-from analysis.report.wording import interval
 from analysis.report.wording import seconds as words
 
 Part = Mapping[str, Any]
 
-_KINDS = {BLOCKED: "Long prompts block decode", CHUNKED: "Freezes are bounded by chunks",
-          ISOLATED: "Decode is isolated from prefill"}  # fmt: skip
 _ROLES = {BLOCKED: "fail", CHUNKED: "none", ISOLATED: "pass"}
 _GATES = {"pass": "pass", "fail": "fail", "no_verdict": "no verdict"}
 
@@ -58,7 +56,7 @@ def render(result: Part, meta: Mapping[str, Any]) -> str:
 def _about_line(result: Part) -> Html:
     design, run = result["design"], result["run"]
     facts = [_streams(design["streams"]), f"{result['injections']['sent']} injected prompts"]
-    facts += [str(run[name]) for name in ("started_at", "target") if run[name]]
+    facts += [str(run[name]) for name in ("started_at", "target", "engine") if run[name]]
     return element("p", " · ".join(facts), class_="sub")
 
 
@@ -70,7 +68,7 @@ def _verdict_line(result: Part) -> Iterator[Html]:
     """The kind, coloured by the gate where there is one."""
     kind, gate = result["verdict"]["kind"], result["gate"]["verdict"]
     role = gate or ("no_verdict" if kind is None else _ROLES[kind])
-    said = _KINDS[kind] if kind else "No verdict"
+    said = KINDS[kind] if kind else "No verdict"
     yield element("p", f"{said}{f': {_GATES[gate]}' if gate and kind else ''}", class_=f"verdict {role}")
 
 
@@ -106,17 +104,13 @@ def _verdict(result: Part) -> Iterator[Html]:
 
 
 def _meaning(verdict: Part) -> str:
+    told = "–" if verdict["chunk_tokens"] is None else rounded(verdict["chunk_tokens"])
     return {
         BLOCKED: "While a long prompt is read, no stream gets a token: the whole prompt goes through in one piece.",
-        CHUNKED: f"A long prompt is read in pieces of about {_about(verdict['chunk_tokens'])} tokens, and streams get "
+        CHUNKED: f"A long prompt is read in pieces of about {told} tokens, and streams get "
         "a token between two pieces: they slow down, but never stand still for longer than a piece takes.",
         ISOLATED: "Streams hardly notice a long prompt: their gaps beside one are as long as without any.",
     }[verdict["kind"]]
-
-
-def _about(tokens: float | None) -> str:
-    """Two significant digits: the estimate is no better."""
-    return "–" if tokens is None else f"{float(f'{tokens:.2g}'):,.0f}"
 
 
 def _tiles(result: Part, longest: Part) -> list[tuple[str, str, str]]:
@@ -136,7 +130,7 @@ def _tiles(result: Part, longest: Part) -> list[tuple[str, str, str]]:
 def _gate_table(gate: Part) -> Table:
     verdict = element("b", gate["verdict"].replace("_", " "), class_=gate["verdict"])
     row: list[Cell] = [verdict, f"freeze < {words(gate['max_freeze_s'])}", seconds(gate["value_s"]),
-                       _ends(gate["ci95"]), count(gate["tokens"]), gate["reason"] or ""]  # fmt: skip
+                       ends(gate["ci95"]) or "–", count(gate["tokens"]), gate["reason"] or ""]  # fmt: skip
     return Table(("verdict", "limit", "value", "95% interval", "prompt tokens", "why"), [row])
 
 
@@ -197,9 +191,8 @@ def _ttft(result: Part) -> Html:
 def _pace(line: Part | None) -> str:
     if not line or not line["tokens_per_s"]:
         return ""
-    ends = _ends(line["ci95"])
     return (
-        f" Here by {words(line['s_per_1k_tokens'])} per 1,000 tokens{'' if ends == '–' else f' {ends}'}, after "
+        f" Here by {words(line['s_per_1k_tokens'])} per 1,000 tokens {ends(line['ci95'])}".rstrip() + ", after "
         f"{words(max(0.0, line['at_zero_s']))} in the queue and on the way."
     )
 
@@ -274,8 +267,8 @@ def _growth(levels: Sequence[Part]) -> str:
 def _with_intervals(name: str, role: str, rungs: Sequence[Part], key: str) -> list[Mark]:
     """The medians joined by a line, and an upright one through each as long as its interval."""
     x, y = _column(rungs, "prompt_tokens"), _column(rungs, key, "median")
-    ends = [rung[key]["ci95"] or (np.nan, np.nan) for rung in rungs]
-    upright = np.array([[low, high, np.nan] for low, high in ends]).ravel()
+    known = [rung[key]["ci95"] or (np.nan, np.nan) for rung in rungs]
+    upright = np.array([[low, high, np.nan] for low, high in known]).ravel()
     return [
         Line(name, role, x, y),
         Points(f"{name} (median)", role, x, y, large=True),
@@ -313,7 +306,7 @@ def _data(rungs: Sequence[Part], key: str) -> Table:
         [
             count(rung["prompt_tokens"]),
             seconds(rung[key]["median"]),
-            _ends(rung[key]["ci95"]),
+            ends(rung[key]["ci95"]) or "–",
             seconds(rung[key]["max"]),
             count(rung["n"]),
         ]
@@ -328,10 +321,9 @@ def _lengths(result: Part) -> Iterator[Html]:
                 "windows", "tokens meanwhile", "pieces", "n")  # fmt: skip
     caption = "The first row is a prompt of one word, for what any request costs the others"
     yield table(Table(headings, [_length_row(rung) for rung in rungs], caption), "Every length")
-    counted = result["injections"]
-    left_out = [f"{n} {why.replace('_', ' ')}" for why, n in counted["left_out"].items() if n]
-    tail = f"; left out: {', '.join(left_out)}" if left_out else ""
-    yield text(f"{counted['used']} of {counted['sent']} injections count{tail}.", role="note")
+    if told := whose(result):
+        yield text(f"{told[:1].upper()}{told[1:]}.", role="note")
+    yield text(f"{counted(result['injections'])}.", role="note")
 
 
 def _length_row(rung: Part) -> list[Cell]:
@@ -341,7 +333,7 @@ def _length_row(rung: Part) -> list[Cell]:
         count(rung["prompt_tokens"]),
         seconds(rung["ttft_s"]["median"]),
         seconds(freeze["median"]),
-        _ends(freeze["ci95"]),
+        ends(freeze["ci95"]) or "–",
         seconds(freeze["max"]),
         seconds(control["high_s"]),
         count(control["n"]),
@@ -351,30 +343,16 @@ def _length_row(rung: Part) -> list[Cell]:
     ]
 
 
-def _ends(ends: list[float] | None) -> str:
-    return interval("freeze", None, ends) or "–"
-
-
 # --- what to do -------------------------------------------------------------------------------------------------------
 
 
 def _advice(result: Part) -> Iterator[Html]:
-    advice = result["advice"]
-    if result["verdict"]["kind"] is None:
+    kind, advice = result["verdict"]["kind"], result["advice"]
+    if kind is None:
         return
     if advice is None:
-        isolated = result["verdict"]["kind"] == ISOLATED
-        yield text("Smaller chunks would gain nothing." if isolated else "Nothing: the freezes are short enough.")
+        yield text(nothing_to_do(kind))
         return
-    first = "Prefill in chunks" if result["verdict"]["kind"] == BLOCKED else "Smaller chunks"
-    rows: list[list[Cell]] = [
-        [
-            f"{first}: {advice['budget_tokens']:,} tokens a pass (vLLM: --max-num-batched-tokens)",
-            f"the longest gap becomes about {words(advice['expected_freeze_s'])}",
-            f"the longest prompt takes {advice['passes']:,} passes, {words(advice['ttft_extra_s'])} more in its TTFT",
-        ],
-        ["A pool of their own for long prompts", "short requests are never behind one", "GPUs set apart"],
-        ["Prefill and decode on servers of their own", "no prefill stops a stream", "the KV cache has to be sent over"],
-    ]
     caption = f"To keep every freeze within {words(advice['target_s'])}"
+    rows = remedies(kind, advice)
     yield table(Table(("what helps", "what it brings", "at what price"), rows, caption, sortable=False), "Remedies")
