@@ -33,6 +33,7 @@ class Case:
         load: The key that is varied, as a dotted path.
         near: A load not too far from the edge, where the sweep begins; it finds its own way from there.
         long_s: How long each run of the sweep measures.
+        seeds: Runs at each load; more where a server tips over in some runs and not in others.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Case:
     long_s: float
     engine: Mapping[str, Any] = field(default_factory=dict)
     load: str = "arrivals.rate"
+    seeds: int = 2
 
     @property
     def whole(self) -> bool:
@@ -83,14 +85,14 @@ def _gaps_s(record: RequestRecord) -> npt.NDArray[np.float64]:
     return np.diff(np.asarray(record.arrival_ns, dtype=np.float64)) / 1e9
 
 
-def true_capacity(case: Case, seeds: int = 2, step: float = 0.02, around: int = 3) -> float:
+def true_capacity(case: Case, seeds: int | None = None, step: float = 0.02, around: int = 3) -> float:
     """The load at which the tightest limit is just met.
 
     From a load found on a coarse grid, walk a fine one until `around` loads on either side of the edge are known. Noise
     may put a load on the wrong side: the edge lies where the shares on the wrong side of 1 add up to the least.
     """
     rough = edge(_walk(replace(case, long_s=case.long_s / 4), 1, max(0.15, step), 1, count(100)), case.whole)
-    found = _walk(replace(case, near=rough), seeds, step, around, count(1000))
+    found = _walk(replace(case, near=rough), seeds or case.seeds, step, around, count(1000))
     print("   ", " ".join(f"{load:.4g}:{share:.3f}" for load, share in sorted(found.items())), flush=True)
     return edge(found, case.whole)
 
