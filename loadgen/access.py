@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, quote, urlsplit, urlunsplit
 
 from loadgen.connection import reason
+from loadgen.error_text import one_line
 from loadgen.errors import NoVerdictError, UsageError
 from loadgen.target import Target, parse_target
 
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     import httpx
 
 PROBE_HEADER = {"x-loadgen-probe": "1"}
+ENGINE_HEADER = "x-loadgen-engine"
+"""By it a server says what it is, in words: only engines that are simulated do."""
+
 PROBE_TIMEOUT_S = 60.0
 SECRET_CHARS = 6
 """A shorter word of a header is no secret, and taking it out of every text would only make riddles."""
@@ -25,7 +29,11 @@ PUBLIC_QUERY = frozenset({"api-version"})
 
 @dataclass(frozen=True)
 class Access:
-    """One endpoint and the way to it. `headers` and `api_key` are secrets: they are never shown or stored."""
+    """One endpoint and the way to it. `headers` and `api_key` are secrets: they are never shown or stored.
+
+    Attributes:
+        said: What the target has said so far that it is, by `ENGINE_HEADER`, to clients made here.
+    """
 
     target: Target
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -33,6 +41,13 @@ class Access:
     tls: ssl.SSLContext | None = None
     insecure: bool = False
     proxy: Target | None = None
+    said: set[str] = field(default_factory=set, repr=False, compare=False)
+
+    @property
+    def engine(self) -> str | None:
+        """What the target says that it is; None: nothing, or it was not asked anything."""
+        words = one_line(", ".join(sorted(self.said)))
+        return redactor(self.api_key, self.headers)(words) or None
 
     def client(self) -> "httpx.AsyncClient":
         """A client for everything but the load; its requests are marked, so that a server's log can tell them apart."""
@@ -48,7 +63,12 @@ class Access:
             trust_env=False,
             timeout=httpx.Timeout(PROBE_TIMEOUT_S, connect=10.0),
             transport=httpx.AsyncHTTPTransport(uds=unix_path) if unix_path else None,
+            event_hooks={"response": [self._hear]},
         )
+
+    async def _hear(self, reply: "httpx.Response") -> None:
+        if engine := reply.headers.get(ENGINE_HEADER):
+            self.said.add(engine)
 
     @asynccontextmanager
     async def ask(

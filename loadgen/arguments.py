@@ -5,7 +5,7 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from analysis.limits import ALL, good_limits, parse_good, parse_limit, parse_limits
 from analysis.units import share
@@ -100,10 +100,15 @@ def _subject(limit: "Limit") -> tuple[str, str | None, bool]:
     return limit.metric, limit.statistic, limit.is_upper
 
 
-BUILT_IN = "built-in, one simulated H100"
+class Served(NamedTuple):
+    """What is to be driven; `model` None: the one that it lists; `engine`: what it is, where that is sure already."""
+
+    url: str
+    model: str | None
+    engine: str | None = None
 
 
-def run_options(arguments: Mapping[str, Any], target: str, model: str | None, out: Path) -> "RunOptions":
+def run_options(arguments: Mapping[str, Any], served: Served, out: Path) -> "RunOptions":
     from loadgen.measure import RunOptions
     from loadgen.outlet import Export
 
@@ -118,9 +123,9 @@ def run_options(arguments: Mapping[str, Any], target: str, model: str | None, ou
 
         tokenizer = Tokenizer(arguments["tokenizer"])
     return RunOptions(
-        access=access_of(arguments, target),
+        access=access_of(arguments, served.url),
         out=out,
-        model=model,
+        model=served.model,
         endpoint=arguments["endpoint"],
         body=body_fields(arguments["body"] or ()),
         max_tokens_field=arguments["max_tokens_field"],
@@ -141,7 +146,7 @@ def run_options(arguments: Mapping[str, Any], target: str, model: str | None, ou
         client_cert=arguments["client_cert"],
         metrics=tuple(arguments["metrics"] or ()),
         own_metrics=not arguments["no_metrics"],
-        engine=BUILT_IN if arguments["target"] is None else None,
+        engine=served.engine,
         until_verdict=arguments.get("until_verdict", False),
         keep_events=arguments["keep_events"],
         export=Export(arguments.get("prometheus_port"), arguments.get("prometheus_file")),

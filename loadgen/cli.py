@@ -48,7 +48,8 @@ FAULTS = (
 
 
 @app.command()
-@takes(flags.load, flags.lasting, flags.gate, flags.access, flags.request, flags.machine, flags.screen, flags.monitor)
+@takes(flags.load, flags.lasting, flags.gate, flags.access, flags.request, flags.machine, flags.screen, flags.monitor,
+       flags.floor)  # fmt: skip
 def run(
     workload: Workload,
     target: Target = None,
@@ -100,6 +101,7 @@ def init(
 
 
 @app.command()
+@takes(flags.floor)
 def report(
     run_dir: RunDir,
     more: Annotated[Optional[list[Path]], typer.Argument(help="further runs of it, judged together")] = None,  # noqa: UP045
@@ -107,15 +109,13 @@ def report(
         str, typer.Option("--format", metavar="KIND", help="text, json, markdown, csv, junit, html or vllm")
     ] = "text",
     output: Output = None,
-    gpu: Annotated[str | None, typer.Option(metavar="NAME", help="html: set times against this GPU's roofline")] = None,
-    model_spec: Annotated[str | None, typer.Option(metavar="NAME", help="html: its model  [llama-3.1-8b]")] = None,
-    tp: Annotated[int, typer.Option(metavar="N", min=1, help="html: GPUs in tensor parallel")] = 1,
     slo: Slo = None,
     max_errors: MaxErrors = None,
     strict_point: StrictPoint = False,
     allow_e2e: AllowE2e = False,
     otel_endpoint: OtelEndpoint = None,
     no_color: NoColor = False,
+    **given: Any,
 ) -> None:
     """Report a run again, a killed one too, by its own limits or by others.
 

@@ -221,6 +221,18 @@ def screen(quiet: Quiet = False, no_progress: NoProgress = False, no_color: NoCo
     """What is shown while it lasts."""
 
 
+def floor(
+    gpu: Annotated[
+        str | None, typer.Option(metavar="NAME", help="html: set times against the roofline of this GPU of the catalog")
+    ] = None,
+    model_spec: Annotated[
+        str | None, typer.Option(metavar="NAME", help="html: its model, or a config.json  [llama-3.1-8b]")
+    ] = None,
+    tp: Annotated[int, typer.Option(metavar="N", min=1, help="html: GPUs in tensor parallel")] = 1,
+) -> None:
+    """What the server runs on, for the page of a run."""
+
+
 def monitor(
     prometheus_port: PrometheusPort = None,
     prometheus_file: PrometheusFile = None,

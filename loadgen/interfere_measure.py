@@ -32,7 +32,7 @@ SPARE_FILES = 64
 
 @dataclass(frozen=True)
 class Options:
-    """What `loadgen interfere` was asked beyond the design."""
+    """What `loadgen interfere` was asked beyond the design; `engine`: what the target is, where that is sure."""
 
     access: Access
     out: Path
@@ -40,6 +40,7 @@ class Options:
     endpoint: str = "chat"
     body: Mapping[str, Any] = field(default_factory=dict)
     quiet: bool = False
+    engine: str | None = None
 
 
 def measure(design: Design, options: Options) -> Ran:
@@ -132,6 +133,7 @@ class _Measurement:
             "name": workload["name"],
             "workload": workload,
             "target": public_url(self.access.target),
+            "engine": self.options.engine or self.access.engine,
             "model": model,
             "endpoint": self.options.endpoint,
             "transport": "fast",

@@ -57,7 +57,7 @@ class RunOptions:
         ca_file, client_cert: What `access` was made with: each worker reads them again.
         metrics: Prometheus endpoints to scrape beside the target's own.
         own_metrics: Whether to scrape that.
-        engine: What the target is, where that is known for certain: our own engine.
+        engine: What the target is, where that is sure; else what it says itself is recorded.
         keep_events: Which token events stay on disk, one of `analysis.thin.KEEPS`.
         until_verdict: Whether the run ends when its limits are settled, its measured stages lasting from look to look.
         export: Where Prometheus finds what goes on.
@@ -205,6 +205,7 @@ class _Measurement:
             self.clock,
             self.stop,
             self.live,
+            progress.streams,
             progress.merge,
             self._tell,
             REMOTE_START_NS if self.remote else LOCAL_START_NS,
@@ -333,7 +334,7 @@ class _Measurement:
             "name": self.workload.name,
             "workload": self.workload.resolved(),
             "target": public_url(self.access.target),
-            "engine": self.options.engine,
+            "engine": self.options.engine or self.access.engine,
             "model": model,
             "endpoint": self.options.endpoint,
             "transport": self.options.transport,
@@ -370,6 +371,7 @@ class _Measurement:
             "complete": interrupted_by is None,
             "interrupted_by": interrupted_by,
             "timestamp_source": carried.timestamp_source,
+            "engine": self.options.engine or self.access.engine,
             **(as_run if self.taken is None else settled_at(as_run, self.taken)),
             "clock": {"epoch_ns_at_start": self.clock.epoch_ns_at_start, "stepped_ns": stepped_ns},
             "duration_s": driven.ended_ns / 1e9,

@@ -13,6 +13,7 @@ def findings_json(access: Access, found: Findings) -> dict[str, Any]:
         "models": found.models,
         "http_version": found.http_version,
         "server": found.server,
+        "engine": access.engine,
         "tls": access.target.scheme == "https",
         "round_trip_s": found.round_trip_s,
         "problem": found.problem,
@@ -41,6 +42,8 @@ def render_findings(access: Access, found: Findings) -> str:
 def _rows(access: Access, found: Findings) -> Iterator[tuple[str, str]]:
     yield "target", public_url(access.target)
     yield "server", f"{found.server or 'not named'}, {found.http_version or 'HTTP'}{_tls(access)}"
+    if access.engine is not None:
+        yield "engine", access.engine
     if found.round_trip_s is not None:
         yield "round trip", f"{found.round_trip_s * 1e3:.2f} ms"
     yield "models", ", ".join(found.models) if found.models else "not listed"

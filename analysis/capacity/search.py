@@ -34,6 +34,9 @@ FACTOR = 2.0
 ENOUGH, MOST = 10_000, 8
 """Requests of a long try, and how many times as many they may become."""
 
+LEAST = 100
+"""Requests that were seen on either side of an edge that is known: a server that falls behind does so over many."""
+
 FAR = math.log(4.0)
 """Levels beyond say that the edge is far, and nothing of how far."""
 
@@ -130,6 +133,8 @@ class Search:
         """Whether the edge is bracketed, and its interval reaches no further than the precision on either side."""
         good, bad = bracket(points)
         if good is None or bad is None or not self.narrow(good, bad):
+            return False
+        if min(sum(point.requests for point in points if point.load == load) for load in (good, bad)) < LEAST:
             return False
         low, edge, high = self.edge(points)
         reach = max(edge * self.precision, 1.0 if self.whole else 0.0) * (1 + 1e-9)

@@ -16,7 +16,7 @@ def document(
 
     Each row of `curve` is one try: rates in 1/s, latencies in seconds, None where undefined. `knee` and `pareto` go by
     the longest try of each load; `pareto` are the loads whose tokens per second in all and per stream no other load
-    beats in both.
+    beats in both. `engine` is what the server said that it is (see `engine` of a run), else None.
     """
     curve = [_row(point, summary) for point, summary in zip(points, summaries, strict=True)]
     found = outcome(points, search) if search else _best(points)
@@ -26,6 +26,7 @@ def document(
     rates = [(row["load"], row["goodput_rps"]) for row in known if row["goodput_rps"] is not None]
     return found | {
         "unit": unit,
+        "engine": next((each["run"].get("engine") for each in summaries), None),
         "requests_per_s": _requests_per_s(found, curve),
         "knee": knee([load for load, _ in rates], [rate for _, rate in rates]),
         "pareto": sorted({rows[i]["load"] for i in front}),
@@ -104,6 +105,8 @@ def render(found: Mapping[str, Any]) -> str:
     if found["knee"] is not None:
         lines.append(f"  knee: up to {found['knee']:g} more load brings more goodput, beyond it little or none")
     lines += _front(found)
+    if found["engine"]:
+        lines.append(f"  engine: {found['engine']}")
     return "\n".join(lines) + "\n"
 
 

@@ -55,15 +55,15 @@ def render(found: Part, about: Part, runs: Sequence[str] = ()) -> str:
         runs: Names of the run directories of the tries, in the order of `curve`; none where they are not known.
     """
     title = f"Capacity of {about['workload'].get('name') or 'a workload'}"
-    return page(title, list(_sections(found, about, runs)), [_about_line(about), _answer(found)])
+    return page(title, list(_sections(found, about, runs)), [_about_line(about, found["engine"]), _answer(found)])
 
 
-def _about_line(about: Part) -> Html:
+def _about_line(about: Part, engine: str | None) -> Html:
     simulated = about.get("simulated")
     if simulated:
         facts = [f"simulated: {simulated['model']} on {simulated['replicas']} × {simulated['tp']} {simulated['gpu']}"]
     else:
-        facts = [str(about[name]) for name in ("target", "model") if about.get(name)]
+        facts = [str(each) for each in (about.get("target"), engine, about.get("model")) if each]
     return element("p", " · ".join(facts), class_="sub")
 
 

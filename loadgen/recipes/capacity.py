@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from analysis.capacity.search import Try
 from analysis.capacity.text import document, render
 from loadgen.access import public_url
-from loadgen.arguments import access_of, run_options, workload_of
+from loadgen.arguments import Served, access_of, run_options, workload_of
 from loadgen.capacity import Book, Measure, search_of
 from loadgen.errors import UsageError
 from loadgen.recipes.output import as_json, put
@@ -173,10 +173,10 @@ def _measure(arguments: Mapping[str, Any], kind: str, stack: ExitStack) -> Measu
     build_up_s = _build_up_s(workload)
     if arguments["simulate"]:
         return lambda asked, seed, place: _simulated(_at(arguments, workload, build_up_s, kind, asked, seed), place)
-    target, model = target_of(arguments, stack)
+    served = target_of(arguments, stack)
 
     def measure(asked: Try, seed: int, place: Path) -> Mapping[str, Any] | None:
-        return _run(_at(arguments, workload, build_up_s, kind, asked, seed), target, model, place)
+        return _run(_at(arguments, workload, build_up_s, kind, asked, seed), served, place)
 
     return measure
 
@@ -217,13 +217,13 @@ def _simulated(arguments: Mapping[str, Any], place: Path) -> Mapping[str, Any]:
     return summary
 
 
-def _run(arguments: Mapping[str, Any], target: str, model: str | None, place: Path) -> Mapping[str, Any] | None:
+def _run(arguments: Mapping[str, Any], served: Served, place: Path) -> Mapping[str, Any] | None:
     from analysis.rundir import read_meta, write_summary
     from loadgen.measure import measure
     from workloads.schedule import build
 
     workload = _limited(arguments)
-    stopped = measure(workload, build(workload, arguments["seed"]), run_options(arguments, target, model, place))
+    stopped = measure(workload, build(workload, arguments["seed"]), run_options(arguments, served, place))
     if stopped is not None or read_meta(place)["interrupted_by"] in ("SIGINT", "SIGTERM"):
         return None
     summary = summary_of(place, arguments)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from loadgen.arguments import access_of, body_fields
 from loadgen.errors import UsageError
 from loadgen.recipes.output import as_json, colored, columns, put
+from loadgen.recipes.run import target_of
 
 if TYPE_CHECKING:
     from loadgen.interfere_measure import Options
@@ -78,18 +79,9 @@ def _options(arguments: Mapping[str, Any], out: Path, stack: ExitStack) -> "Opti
     """With no target: those of a simulated engine that lives as long as the stack."""
     from loadgen.interfere_measure import Options
 
-    target, model = arguments["target"], arguments["model"]
-    if target is None:
-        from loadgen.sim.child import LocalServer
-
-        server = LocalServer().start()
-        stack.callback(server.stop)
-        target, model = server.url, model or server.model
-        if not arguments["quiet"]:
-            what = f"{server.model} on one simulated H100"
-            print(f"loadgen: no --target: driving the built-in engine ({what}) at {target}", file=sys.stderr)
-    access, body = access_of(arguments, target), body_fields(arguments["body"] or ())
-    return Options(access, out, model, arguments["endpoint"], body, arguments["quiet"])
+    served = target_of(arguments, stack)
+    access, body = access_of(arguments, served.url), body_fields(arguments["body"] or ())
+    return Options(access, out, served.model, arguments["endpoint"], body, arguments["quiet"], served.engine)
 
 
 def _lengths(text: str) -> tuple[int, ...]:

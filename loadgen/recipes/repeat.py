@@ -15,12 +15,13 @@ from loadgen.recipes.report import page_of, rendered, summary_by, summary_of
 from loadgen.recipes.run import status_of, target_of
 
 if TYPE_CHECKING:
+    from analysis.roofline import Roofline
     from analysis.run import Run
 
 STOPPED = ("SIGINT", "SIGTERM")
 
 
-def repeat(arguments: dict[str, Any]) -> int:
+def repeat(arguments: dict[str, Any], roofline: "Roofline | None") -> int:
     """The exit status of the verdict on all runs; the document of which goes beside them, to OUT.json."""
     if arguments["until_verdict"]:
         raise UsageError("--repeat does not go together with --until-verdict: each run would have a length of its own")
@@ -35,7 +36,7 @@ def repeat(arguments: dict[str, Any]) -> int:
     put(rendered(summary, arguments["format_"]))
     put(as_json(summary), out.with_name(f"{out.name}.json"))
     if arguments["html"] is not None:
-        put(page_of(pooled, summary), arguments["html"])
+        put(page_of(pooled, summary, roofline), arguments["html"])
     if not arguments["quiet"]:
         print(f"loadgen: results in {', '.join(map(str, done))}, judged together in {out}.json", file=sys.stderr)
     return status_of(summary)
@@ -75,14 +76,14 @@ def _measured(places: Sequence[Path], arguments: Mapping[str, Any]) -> list[Path
     first = workload_of(arguments)
     seed = random.getrandbits(31) if first.seed is None else first.seed
     with ExitStack() as stack:
-        target, model = target_of(arguments, stack)
+        served = target_of(arguments, stack)
         for number, place in enumerate(places):
             if number:
                 time.sleep(arguments["rest"])
             if not arguments["quiet"]:
                 print(f"loadgen: run {number + 1} of {len(places)}, seed {seed + number}", file=sys.stderr)
             workload = first.model_copy(update={"seed": seed + number})
-            stopped = measure(workload, build(workload, seed + number), run_options(arguments, target, model, place))
+            stopped = measure(workload, build(workload, seed + number), run_options(arguments, served, place))
             if stopped is not None:
                 read = f"`loadgen report {place}` reads what was measured"
                 raise StoppedError(f"ended at once in run {number + 1}; {read}", 128 + stopped)

@@ -31,7 +31,7 @@ def report(arguments: dict[str, Any]) -> int:
         put(_as_vllm(arguments["run_dir"], read_run(arguments["run_dir"])), arguments["output"])
         return 0
     run, summary = _asked(arguments)
-    text = page_of(run, summary, _roofline(arguments)) if kind == "html" else rendered(summary, kind)
+    text = page_of(run, summary, roofline_of(arguments)) if kind == "html" else rendered(summary, kind)
     put(text, arguments["output"])
     if spans_to is not None:
         print(f"loadgen: {send(run, spans_to)} spans sent to {shown(spans_to)}", file=sys.stderr)
@@ -106,13 +106,13 @@ def page_of(run: "Run", summary: Mapping[str, Any], roofline: "Roofline | None" 
     return render(run, summary, roofline)
 
 
-def _roofline(arguments: Mapping[str, Any]) -> "Roofline | None":
-    """The replica whose floor times are set against, if the user named one."""
+def roofline_of(arguments: Mapping[str, Any]) -> "Roofline | None":
+    """The replica whose floor times are set against, if the user named one. Raises UsageError."""
+    if not arguments["gpu"]:
+        return None
     from analysis.roofline import Roofline
     from loadgen.sim import catalog
 
-    if not arguments["gpu"]:
-        return None
     try:
         model = catalog.model(arguments["model_spec"] or "llama-3.1-8b")
         return Roofline(catalog.gpu(arguments["gpu"]), model, tp=arguments["tp"])

@@ -9,11 +9,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from loadgen.arguments import limit_s, run_options, workload_of
+from loadgen.arguments import Served, limit_s, run_options, workload_of
 from loadgen.errors import StoppedError, UsageError
 from loadgen.otel import checked, send, shown
 from loadgen.recipes.output import put
-from loadgen.recipes.report import judged, page_of, rendered
+from loadgen.recipes.report import judged, page_of, rendered, roofline_of
 
 if TYPE_CHECKING:
     from analysis.run import Run
@@ -22,17 +22,20 @@ if TYPE_CHECKING:
 
 
 def run(arguments: dict[str, Any]) -> int:
+    roofline = roofline_of(arguments)
+    if roofline is not None and arguments["html"] is None:
+        raise UsageError("--gpu sets the times of a page against its roofline: give --html FILE too, or leave it out")
     if arguments["repeat"] > 1:
         from loadgen.recipes.repeat import repeat
 
         if arguments["otel_endpoint"] is not None:
             later = "loadgen report OUT-1 --otel-endpoint URL"
             raise UsageError(f"--otel-endpoint does not go together with --repeat: send each run afterwards: {later}")
-        return repeat(arguments)
+        return repeat(arguments, roofline)
     path, summary, status = measured(arguments)
     put(rendered(summary, arguments["format_"]))
     if arguments["html"] is not None:
-        put(page_of(*judged(path, arguments)), arguments["html"])
+        put(page_of(*judged(path, arguments), roofline), arguments["html"])
     if not arguments["quiet"]:
         print(f"loadgen: results in {path}", file=sys.stderr)
     return status
@@ -49,8 +52,8 @@ def measured(arguments: dict[str, Any]) -> tuple[Path, dict[str, Any], int]:
     workload, schedule = _planned(arguments)
     out = arguments["out"] or Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{workload.name}"
     with ExitStack() as stack:
-        target, model = target_of(arguments, stack)
-        stopped = measure(workload, schedule, run_options(arguments, target, model, Path(out)))
+        served = target_of(arguments, stack)
+        stopped = measure(workload, schedule, run_options(arguments, served, Path(out)))
     if stopped is not None:
         raise StoppedError(f"ended at once; `loadgen report {out}` reads what was measured", 128 + stopped)
     measured_run, summary = judged(Path(out), arguments)
@@ -110,10 +113,10 @@ def schedule_of(workload: "Workload") -> "Schedule":
     return build(workload, random.getrandbits(32) if workload.seed is None else workload.seed)
 
 
-def target_of(arguments: Mapping[str, Any], stack: ExitStack) -> tuple[str, str | None]:
+def target_of(arguments: Mapping[str, Any], stack: ExitStack) -> Served:
     """The target and model asked for, or a simulated engine that lives as long as the stack."""
     if arguments["target"] is not None:
-        return arguments["target"], arguments["model"]
+        return Served(arguments["target"], arguments["model"])
     if arguments.get("cluster") not in (None, "local"):
         raise UsageError("--cluster: name a --target that the nodes reach; the built-in engine is on this machine only")
     from loadgen.sim.child import LocalServer
@@ -125,9 +128,9 @@ def target_of(arguments: Mapping[str, Any], stack: ExitStack) -> tuple[str, str 
 
         raise_priority(server.pid)  # or we would starve it
     if not arguments["quiet"]:
-        what = f"{server.model} on one simulated H100"
+        what = f"{server.model} on {server.hardware}"
         print(f"loadgen: no --target: driving the built-in engine ({what}) at {server.url}", file=sys.stderr)
-    return server.url, arguments["model"] or server.model
+    return Served(server.url, arguments["model"] or server.model, f"built-in, {server.hardware}")
 
 
 def status_of(summary: Mapping[str, Any]) -> int:

@@ -13,7 +13,7 @@ def serve(arguments: dict[str, Any]) -> int:
     options = Options.of(arguments)
 
     def announce(where: Mapping[str, Any]) -> None:
-        print(f"loadgen: {where['model']} on {options.hardware()} at {where['url']} (Ctrl-C ends)", file=sys.stderr)
+        print(f"loadgen: {where['model']} on {where['hardware']} at {where['url']} (Ctrl-C ends)", file=sys.stderr)
 
     serve_forever(options, arguments["host"], arguments["port"], announce)
     return 0

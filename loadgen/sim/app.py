@@ -38,7 +38,6 @@ from loadgen.sim.wire import (
     Kind,
     Limits,
     checked_prompt,
-    choice_name,
     parse_ask,
     parse_body,
     safe_id,

@@ -22,11 +22,11 @@ class LocalServer:
     it ends with us all the same, as it watches its standard input.
 
     Attributes:
-        url, model, pid: Known once `start` has returned.
+        url, model, hardware, pid: Known once `start` has returned.
     """
 
     def __init__(self, options: Options | None = None, port: int = 0) -> None:
-        self.url = self.model = ""
+        self.url = self.model = self.hardware = ""
         self.pid = 0
         self._options = options or Options()
         self._port = port
@@ -46,7 +46,8 @@ class LocalServer:
         if not line:
             raise UsageError(self._failure())
         where = json.loads(line)
-        self.url, self.model, self.pid = where["url"], where["model"], where["pid"]
+        self.url, self.model, self.hardware = where["url"], where["model"], where["hardware"]
+        self.pid = where["pid"]
         return self
 
     def stop(self) -> None:

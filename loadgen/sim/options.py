@@ -22,9 +22,10 @@ THINKING_FIELDS = ("reasoning_content", "reasoning")
 
 @dataclass(frozen=True, slots=True)
 class Behaviour:
-    """What the server does beside generating."""
+    """What the server does beside generating; `hardware`: see `Options.hardware`."""
 
     limits: Limits
+    hardware: str
     thinking_field: ThinkingField = "reasoning_content"
     faults: tuple[Fault, ...] = ()
 
@@ -100,7 +101,7 @@ class Options:
         model = self._roofline().model
         limits = Limits(model.name, model.context_tokens, self.stop_early_tokens, self.auto_tool_calls)
         faults = tuple(parse_fault(text) for text in self.inject)
-        return Behaviour(limits, self.thinking_field, faults)  # type: ignore[arg-type]
+        return Behaviour(limits, self.hardware(), self.thinking_field, faults)  # type: ignore[arg-type]
 
     def hardware(self) -> str:
         """What is simulated, in words: "one h100", "3 replicas of 2 h100 each"."""

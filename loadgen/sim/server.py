@@ -1,7 +1,7 @@
 """The simulated engine as a process: `python -m loadgen.sim.server` prints one JSON line when it listens.
 
-The line is {"url", "pid", "model"}. The process ends on SIGINT and SIGTERM with status 0, and with --with-parent also
-when its standard input closes, so that it cannot outlive whoever started it.
+The line is {"url", "pid", "model", "hardware"}. The process ends on SIGINT and SIGTERM with status 0, and with
+--with-parent also when its standard input closes, so that it cannot outlive whoever started it.
 """
 
 import argparse
@@ -20,6 +20,7 @@ from pathlib import Path
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from loadgen.access import ENGINE_HEADER
 from loadgen.errors import UsageError
 from loadgen.sim.app import TRANSPORT, App
 from loadgen.sim.books import Books
@@ -31,7 +32,7 @@ Announce = Callable[[Mapping[str, str | int]], None]
 
 
 def serve(options: Options, host: str, port: int, announce: Announce, with_parent: bool = False) -> None:
-    """Serves until a signal comes; `announce` gets url, pid and model once connections are accepted.
+    """Serves until a signal comes; `announce` gets url, pid, model and hardware once connections are accepted.
 
     Port 0 is a free one. Raises UsageError where the options make no sense or the address cannot be had.
     """
@@ -48,7 +49,7 @@ def serve(options: Options, host: str, port: int, announce: Announce, with_paren
 def _serve(app: App, listener: socket.socket, host: str, announce: Announce, with_parent: bool) -> None:
     shown_host = f"[{host}]" if ":" in host else host
     url = f"http://{shown_host}:{listener.getsockname()[1]}"
-    where: dict[str, str | int] = {"url": url, "pid": os.getpid(), "model": app.model}
+    where: dict[str, str | int] = {"url": url, "pid": os.getpid(), "model": app.model, "hardware": app.hardware}
     server = _Server(uvicorn_config(app), lambda: announce(where), with_parent)
     _raise_open_files()
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
@@ -151,6 +152,7 @@ def uvicorn_config(app: App) -> uvicorn.Config:
     """No log, as standard output carries one line only. Idle connections outlive the pauses of a session."""
     return uvicorn.Config(
         app,
+        headers=[(ENGINE_HEADER, app.hardware)],
         http=_Protocol,
         lifespan="off",
         ws="none",

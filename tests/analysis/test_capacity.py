@@ -23,7 +23,7 @@ from analysis.intervals import student_t
 from analysis.slo import FAIL, NO_VERDICT, PASS
 
 
-def tried(load, verdict, margin=None, stretch=1.0, requests=0):
+def tried(load, verdict, margin=None, stretch=1.0, requests=1000):
     """A try with a verdict, or without one and a margin."""
     margin = {PASS: 0.5, FAIL: 2.0}[verdict] if margin is None else margin
     return Point(load, verdict, margin <= 1, margin, stretch, requests=requests)
@@ -191,6 +191,12 @@ def test_how_sure_the_answer_is(points, settled, word):
     found = outcome([tried(*point) for point in points], Search(1.0))
     assert found["settled"] is settled
     assert word in found["reason"]
+
+
+def test_a_handful_of_requests_settles_nothing():
+    few = [tried(1, PASS, requests=60), tried(1.04, FAIL, requests=60)]
+    assert not outcome(few, Search(1.0))["settled"]
+    assert outcome([*few, tried(1, PASS, requests=40), tried(1.04, FAIL, requests=40)], Search(1.0))["settled"]
 
 
 def test_how_well_a_level_is_known():

@@ -22,7 +22,11 @@ def summary(ttft, itl, good, tokens, tpot, verdict, open_loop=True):
     }
 
 
-POINTS = [Point(2.0, "pass", True, 0.5), Point(4.0, "fail", False, 1.4), Point(3.9, "pass", True, 0.9)]
+POINTS = [
+    Point(2.0, "pass", True, 0.5, requests=120),
+    Point(4.0, "fail", False, 1.4, requests=120),
+    Point(3.9, "pass", True, 0.9, requests=120),
+]
 SUMMARIES = [
     summary(0.2, 0.02, 2.0, 400.0, 0.01, "pass"),
     summary(1.4, 0.09, 2.5, 700.0, 0.02, "fail"),
@@ -34,7 +38,7 @@ def test_the_answer_and_its_curve():
     found = document(POINTS, SUMMARIES, Search(2.0), "sessions/s")
     assert (found["capacity"], found["passes_at"], found["fails_at"], found["settled"]) == (3.92, 3.9, 4.0, True)
     assert found["requests_per_s"] == pytest.approx(3.8 * 1.1 * 3.92 / 3.9)
-    assert found["knee"] == 3.9
+    assert (found["knee"], found["engine"]) == (3.9, None)
     assert found["pareto"] == [2.0, 3.9, 4.0]
     assert found["curve"][1] == {
         "load": 4.0, "measured_s": 60.0, "verdict": "fail", "meets": False, "requests_per_s": 2.75, "ttft_p95_s": 1.4,
@@ -97,3 +101,11 @@ def test_only_loads_within_the_limits_say_what_users_pay():
 
 def test_a_search_that_tried_nothing():
     assert render(document([], [], Search(1.0), "users")).startswith("Capacity: none found\n  nothing was tried")
+
+
+def test_a_simulated_engine_is_told():
+    summaries = [each | {"run": each["run"] | {"engine": "one simulated h100"}} for each in SUMMARIES]
+    found = document(POINTS, summaries, Search(2.0), "sessions/s")
+    assert found["engine"] == "one simulated h100"
+    assert render(found).endswith("  engine: one simulated h100\n")
+    assert "engine" not in render(document(POINTS, SUMMARIES, Search(2.0), "sessions/s"))

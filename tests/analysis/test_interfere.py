@@ -421,8 +421,8 @@ def test_the_page_says_it_all() -> None:
         "410 ms of 415 ms",
         "prefill: 15.0 ms in the queue and on the way, then 100.0 ms per 1,000 tokens",
         "(10,000 tokens/s)",
-        "chunked prefill with a budget of 1,024 tokens a pass",
-        "long prompts to a pool of their own",
+        "Prefill in chunks: 1,024 tokens a pass",
+        "A pool of their own for long prompts: short requests",
     ):
         assert expected in text
 

@@ -15,6 +15,7 @@ import pytest
 
 from analysis.rundir import read_run
 from loadgen.sim.child import LocalServer
+from loadgen.sim.options import Options
 from tests.loadgen.scripted import (
     DONE,
     HANG,
@@ -110,6 +111,7 @@ def test_a_library_workload_on_the_built_in_engine(tmp_path: Path) -> None:
     for block in summary["metrics"].values():
         assert set(block) == BLOCK
     assert summary["requests"]["by_outcome"] == {"ok": 6}
+    assert summary["run"]["engine"] == "built-in, one simulated h100"
     assert summary["run"]["timestamp_source"] in ("kernel", "user")
     assert summary["tokens"]["source"] == "usage"
     assert (summary["run"]["seed"], summary["run"]["loop"], summary["run"]["complete"]) == (7, "open", True)
@@ -123,10 +125,20 @@ def test_prompts_have_the_planned_length_by_the_servers_count(tmp_path: Path) ->
     with LocalServer() as server:
         loadgen("run", "rag", "--requests", "8", "--rate", "40", "--warmup", "0", "--target", server.url,
                 "--out", str(out), status=3)  # fmt: skip
-    rows = read_run(out).requests
+    run = read_run(out)
+    assert run.meta["engine"] == "one simulated h100"
+    rows = run.requests
     assert (rows["outcome"] == "ok").all()
     assert ((rows["prompt_tokens"] - rows["asked_input_tokens"]).abs() <= 2).all()
     assert (rows["output_tokens"] == rows["asked_output_tokens"]).all()
+
+
+def test_a_simulated_server_is_known_without_any_probe(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    with LocalServer(Options(replicas=2)) as server:
+        loadgen("run", "rag", "--requests", "2", "--rate", "40", "--warmup", "0", "--target", server.url,
+                "--model", server.model, "--no-calibrate", "--out", str(out), status=3)  # fmt: skip
+    assert read_run(out).meta["engine"] == "2 replicas of one simulated h100 each"
 
 
 def test_a_gate(small: str, tmp_path: Path) -> None:
@@ -141,8 +153,12 @@ def test_a_gate(small: str, tmp_path: Path) -> None:
 
 
 def test_markdown_and_an_output_file(small: str, tmp_path: Path) -> None:
-    out, _, _ = asyncio.run(against([GOOD], [small, "--out", str(tmp_path / "run"), "--format", "markdown"]))
+    page = ["--html", str(tmp_path / "page.html"), "--gpu", "h100", "--tp", "2"]
+    out, _, _ = asyncio.run(against([GOOD], [small, "--out", str(tmp_path / "run"), "--format", "markdown", *page]))
     assert "| prefill | TTFT |" in out
+    reported = loadgen("report", str(tmp_path / "run"), "--format", "html", *page[2:]).stdout
+    assert "Against the roofline" in reported
+    assert (tmp_path / "page.html").read_text() == reported
     file = tmp_path / "report.txt"
     assert loadgen("report", str(tmp_path / "run"), "--output", str(file)).stdout == ""
     assert "6 ok" in file.read_text()
@@ -170,6 +186,8 @@ WRONG = {
     "bad header": (["run", "rag", "--target", "x", "-H", "nonsense"], "expected 'name: value'"),
     "bad body": (["run", "rag", "--target", "x", "--body", "nonsense"], "--body nonsense: expected key=value"),
     "no certificates": (["run", "rag", "--target", "https://x", "--ca-file", "/nowhere"], "--ca-file /nowhere"),
+    "a GPU for no page": (["run", "rag", "--gpu", "h100"], "--gpu sets the times of a page"),
+    "unknown GPU": (["run", "rag", "--gpu", "h999", "--html", "x"], "h999"),
     "not a run": (["report", "/nowhere"], "no run.json"),
 }
 

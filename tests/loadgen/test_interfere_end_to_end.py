@@ -67,6 +67,15 @@ def test_an_engine_that_reads_prompts_whole(capsys: pytest.CaptureFixture[str], 
     status, printed, _ = interfere(capsys, from_=out, max_freeze="5s", format_="text")
     assert status == 0
     assert printed.startswith("Long prompts block decode")
+    assert "/v1/chat/completions (one simulated h100)\n" in printed
+
+
+def test_the_built_in_engine_is_said_to_be_simulated(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    _, printed, told = interfere(capsys, out=tmp_path / "run", lengths="256", repeats=2)
+    assert (
+        json.loads(printed)["run"]["engine"] == read_meta(tmp_path / "run")["engine"] == "built-in, one simulated h100"
+    )
+    assert "driving the built-in engine (llama-3.1-8b on one simulated h100) at" in told
 
 
 def test_a_signal_ends_it_and_keeps_what_was_measured(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from loadgen.access import Access
 from loadgen.calibrate import calibrate, find_model
 from loadgen.errors import NoVerdictError, UsageError
 from loadgen.openai_api import BodyOptions, request_body
-from loadgen.probe import explore, find_options
+from loadgen.probe import Findings, explore, find_options
 from loadgen.probe_text import findings_json, render_findings
 from loadgen.target import parse_target
 from tests.loadgen.scripted import (
@@ -212,6 +213,29 @@ def test_explore() -> None:
 
 async def both(access: Access) -> tuple[Access, Any]:
     return access, await explore(access, BodyOptions("m"))
+
+
+@pytest.mark.parametrize(
+    ("headers", "engine"),
+    [
+        ({}, None),
+        ({"x-loadgen-engine": "one simulated h100"}, "one simulated h100"),
+        ({"x-loadgen-engine": "\x1b sk-very-secret"}, "<secret>"),
+    ],
+)
+def test_a_server_may_say_that_it_is_simulated(headers: dict[str, str], engine: str | None) -> None:
+    async def ask(access: Access) -> list[str | None]:
+        asked = replace(access, api_key="sk-very-secret", said=set())
+        return [asked.engine, await find_model(asked), asked.engine]
+
+    told, _ = with_server(json_answer({"data": [{"id": "m"}]}, headers=headers), ask)
+    assert told == [None, "m", engine]
+
+
+def test_the_probe_shows_it() -> None:
+    access = Access(parse_target("x", "chat"), said={"one simulated h100", "2 simulated h100"})
+    assert "engine     2 simulated h100, one simulated h100" in render_findings(access, Findings())
+    assert findings_json(access, Findings())["engine"] == "2 simulated h100, one simulated h100"
 
 
 # --- which model ------------------------------------------------------------------------------------------------------

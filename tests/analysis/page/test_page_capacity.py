@@ -28,6 +28,7 @@ def found(*curve: dict[str, Any], **more: Any) -> dict[str, Any]:
     told = {
         "capacity": 2.0, "passes_at": 2.0, "fails_at": 4.0, "settled": True,
         "reason": "2 passes in 1 of 1 tries, 4 does not", "tries": 2, "unit": "sessions/s",
+        "engine": "one simulated h100",
         "requests_per_s": 4.0, "knee": None, "pareto": [2.0, 4.0], "curve": list(curve),
     }  # fmt: skip
     return told | more
@@ -40,7 +41,7 @@ def test_the_answer_is_on_top_and_every_try_is_told() -> None:
     document = render(TWO, ABOUT, ["01-2", "02-4"])
     page = checked(document)
     assert '<p class="verdict pass">2 sessions/s</p>' in document.split("<nav")[0]
-    assert "http://127.0.0.1:9 · m" in page.text
+    assert "http://127.0.0.1:9 · one simulated h100 · m" in page.text
     assert "2 passes in 1 of 1 tries, 4 does not." in page.text
     assert "The limits that have to pass are chat: ttft.p95<500ms, itl.p99<60ms." in page.text
     assert "At 2 sessions/s, the highest load tried that meets the limits: 210 ms TTFT p95" in page.text
