@@ -139,16 +139,15 @@ class Exporter:
         progress = self._progress
         now_ns = max(0, progress.clock.now_ns())
         stage = stage_at(progress.schedule.stages, now_ns)
-        silent_ns = progress.silent_ns(now_ns)
-        longest_s = None if silent_ns is None else max(silent_ns, default=0) / 1e9
+        stalled = progress.stalled(now_ns)
         gauges = {
             "loadgen_running": ("1 while the run lasts, 0 in the last state of a file", int(self.running)),
             "loadgen_elapsed_seconds": ("Time since the start of the run", now_ns / 1e9),
             "loadgen_requests_in_flight": ("Requests sent and not over", progress.live.in_flight),
             "loadgen_requests_waiting": ("Requests due and not sent", progress.waiting()),
             "loadgen_offered_requests_per_second": ("Planned rate of the stage", stage.offered_rps),
-            "loadgen_stalled_streams": ("Streams in a stall", None if silent_ns is None else len(silent_ns)),
-            "loadgen_longest_silence_seconds": ("Of these streams", longest_s),
+            "loadgen_stalled_streams": ("Streams in a stall", stalled and stalled.streams),
+            "loadgen_longest_silence_seconds": ("Of these streams", stalled and stalled.longest_ns(now_ns) / 1e9),
         }
         for name, (text, value) in gauges.items():
             if value is not None:

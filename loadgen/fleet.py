@@ -22,6 +22,7 @@ from loadgen.drive import Driven, Live, Stop
 from loadgen.host import HostError
 from loadgen.progress import Tally
 from loadgen.share import Carried, Share
+from loadgen.streams import Stalled, Streams
 from loadgen.worker import Wire
 from workloads.request import Session
 from workloads.schedule import Schedule, Stage
@@ -96,6 +97,7 @@ class _State:
     """What is known of a worker."""
 
     live: Live = field(default_factory=Live)
+    stalled: Stalled = field(default_factory=Stalled)
     ready: asyncio.Event = field(default_factory=asyncio.Event)
     gone: bool = False
     carried: Carried | None = None
@@ -108,7 +110,7 @@ class Fleet:
         stages: As planned.
         clock: Not started yet; it tells the workers when the run starts.
         stop: Reaches all workers; one that gives up sets it.
-        live: Is kept up to date, once a second.
+        live, streams: Are kept up to date, once a second.
         on_tally: Called with what has ended in a worker since it last told.
         tell: Called with a line for the user.
         start_ahead_ns: How long the word to start may take to reach all.
@@ -121,6 +123,7 @@ class Fleet:
         clock: RunClock,
         stop: Stop,
         live: Live,
+        streams: Streams,
         on_tally: Callable[[Tally], None],
         tell: Callable[[str], None],
         start_ahead_ns: int = LOCAL_START_NS,
@@ -130,6 +133,7 @@ class Fleet:
         self._clock = clock
         self._stop = stop
         self._live = live
+        self._streams = streams
         self._on_tally = on_tally
         self._tell = tell
         self._start_ahead_ns = start_ahead_ns
@@ -181,8 +185,8 @@ class Fleet:
             match message:
                 case ("ready",):
                     state.ready.set()
-                case ("tick", tally, sent, in_flight):
-                    state.live = Live(sent, in_flight)
+                case ("tick", tally, sent, in_flight, stalled):
+                    state.live, state.stalled = Live(sent, in_flight), stalled
                     self._on_tally(tally)
                     self._sum_up()
                 case ("stop", reason, at_once):
@@ -198,9 +202,10 @@ class Fleet:
     def _sum_up(self) -> None:
         self._live.sent = sum(state.live.sent for state in self._workers.values())
         self._live.in_flight = sum(state.live.in_flight for state in self._workers.values())
+        self._streams.hear(state.stalled for state in self._workers.values())
 
     async def _lose(self, worker: Worker, state: _State) -> None:
-        state.live = Live(state.live.sent, 0)
+        state.live, state.stalled = Live(state.live.sent, 0), Stalled()
         self._sum_up()
         after_s = max(0, self._clock.now_ns()) / 1e9
         what = f"{worker.name} {await worker.fate()} after {after_s:.1f} s: the rest of its share is missing"

@@ -2,6 +2,7 @@
 less exact than those of `openai_http`, and results say that it was used."""
 
 import asyncio
+from dataclasses import dataclass
 from typing import Self
 
 import httpx
@@ -27,6 +28,14 @@ OUTCOMES: tuple[tuple[type[Exception], str], ...] = (
 )
 
 
+@dataclass(slots=True)
+class Reads:
+    """What came over one connection: how many reads, and when the last."""
+
+    count: int = 0
+    arrival_ns: int = 0
+
+
 class HttpxEngine:
     """Same contract as HttpEngine."""
 
@@ -38,6 +47,7 @@ class HttpxEngine:
         self._options = options
         self._clock = clock
         self._path = target.path
+        self.open: dict[str, tuple[RequestRecord, Reads]] = {}
         self._redact = redactor(options.api_key, options.headers)
         headers = {"user-agent": "loadgen", "accept-encoding": "identity", **options.headers}
         if options.api_key:
@@ -100,26 +110,27 @@ class HttpxEngine:
         """One answer, to its end; the record says `cancelled` where this task was."""
         reader = READERS[self._body.endpoint](record, request.keep_text or self._options.save_text)
         exchange = Exchange(record, reader, self._clock, self._options.limits)
-        receiving = asyncio.ensure_future(self._receive(request, exchange, path))
+        self.open[record.request_id] = record, (reads := Reads())
+        receiving = asyncio.ensure_future(self._receive(request, exchange, path, reads))
         try:
             await asyncio.wait([receiving, exchange.finished], return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
             pass
         finally:
+            del self.open[record.request_id]
             receiving.cancel()
             await asyncio.wait([receiving])
             exchange.cancel()
         record.text, record.unsaid_text = reader.text(), reader.unsaid_text()
         return exchange
 
-    async def _receive(self, request: Request, exchange: Exchange, path: str) -> None:
+    async def _receive(self, request: Request, exchange: Exchange, path: str, reads: Reads) -> None:
         record = exchange.record
         base = "http://localhost" if self._target.unix_path else self._target.origin
         outgoing = self._client.build_request(
             "POST", f"{base}{path}", json=request_body(request, self._body),
             headers=request_headers(request),
         )  # fmt: skip
-        reads = 0
         try:
             record.sent_ns = self._clock.now_ns()  # httpx does not tell when the last byte went
             answer = await self._client.send(outgoing, stream=True)
@@ -127,8 +138,8 @@ class HttpxEngine:
                 headers = {name.lower(): value for name, value in answer.headers.raw}
                 exchange.on_head(answer.status_code, headers, self._clock.now_ns())
                 async for data in answer.aiter_raw():  # packed, if it is: what it unpacks to is bounded in the exchange
-                    reads += 1
-                    exchange.on_body(data, self._clock.now_ns(), reads)
+                    reads.count, reads.arrival_ns = reads.count + 1, self._clock.now_ns()
+                    exchange.on_body(data, reads.arrival_ns, reads.count)
                 exchange.on_complete(self._clock.now_ns())
             finally:
                 await answer.aclose()

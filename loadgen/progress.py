@@ -18,7 +18,7 @@ from analysis.record import NEVER_SENT, RequestRecord
 from loadgen.clock import Clock
 from loadgen.drive import Live, stage_at
 from loadgen.screen import Standing, line_of, panel_of
-from loadgen.streams import Streams
+from loadgen.streams import Stalled, Streams
 from loadgen.tally import Tally, Times
 from workloads.schedule import Schedule, Stage
 
@@ -195,10 +195,9 @@ class Progress:
     def line(self) -> str:
         return line_of(self._standing())
 
-    def silent_ns(self, now_ns: int) -> list[int] | None:
-        """For how long each stream that is in a stall has had no token; None where that is not known."""
-        stall = self.schedule.workload.stall
-        return self.streams.silent_ns(now_ns, round(stall.floor * 1e9), stall.factor) if self.streams.known else None
+    def stalled(self, now_ns: int) -> Stalled | None:
+        """The streams that are in a stall; None where that is not known."""
+        return self.streams.stalled(now_ns, self.schedule.workload.stall) if self.streams.known else None
 
     def waiting(self) -> int | None:
         """Requests that are due and not sent; None where nobody is waited for, or other processes send."""
@@ -226,7 +225,7 @@ class Progress:
             seconds=self.recent.seconds(now_ns // 1_000_000_000),
             tokens_per_s=self.tokens_per_s(now_ns),
             ended_per_s=self.ended_per_s(now_ns),
-            silent_ns=self.silent_ns(now_ns),
+            stalled=self.stalled(now_ns),
             stalls=self.stalls,
             note=self.note,
         )

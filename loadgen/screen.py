@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from analysis.record import NEVER_SENT
+from loadgen.streams import Stalled
 from workloads.schedule import Stage
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class Standing:
         ttft_ns: Median and 95th percentile in the stage.
         itl_ns: Median and 99th percentile in the stage.
         seconds: The last ones, oldest first.
-        silent_ns: For how long each stream that is in a stall has had no token.
+        stalled: The streams that are in a stall.
     """
 
     name: str
@@ -62,7 +63,7 @@ class Standing:
     seconds: "Sequence[Second | None]"
     tokens_per_s: float | None
     ended_per_s: float | None
-    silent_ns: Sequence[int] | None
+    stalled: Stalled | None
     stalls: int
     note: str
 
@@ -211,9 +212,9 @@ def _percentiles(ns: tuple[int | None, int | None], upper: str, wide: bool) -> s
 
 
 def _stall(now: Standing) -> Words:
-    if now.silent_ns:
-        streams = "stream" if len(now.silent_ns) == 1 else "streams"
-        return f"stalled: {len(now.silent_ns)} {streams}, up to {span(max(now.silent_ns))}", "bold yellow"
+    if now.stalled and now.stalled.streams:
+        streams = f"{now.stalled.streams} stream{'s' * (now.stalled.streams != 1)}"
+        return f"stalled: {streams}, up to {span(now.stalled.longest_ns(now.now_ns))}", "bold yellow"
     so_far = f"{now.stalls} stall{'s' * (now.stalls != 1)}"
     return f"{so_far} so far" if now.stalls else so_far, "yellow" if now.stalls else ""
 

@@ -1,8 +1,8 @@
 """One of the workers of a run: `python -m loadgen.worker FD` carries the share that comes over the socket FD.
 
 To the worker:    ("carry", share, folder of the run)   ("start", origin_ns)   ("stop", reason, at_once)
-From the worker:  ("ready",)   ("tick", tally, sent, in_flight) once a second   ("stop", reason, at_once)
-                  ("done", carried)
+From the worker:  ("ready",)   ("tick", tally, sent, in_flight, stalled) once a second
+                  ("stop", reason, at_once)   ("done", carried)
 
 When the other end is gone, the worker ends at once, and what it had measured is in its journal.
 """
@@ -24,6 +24,7 @@ from loadgen.drive import Live, Stop
 from loadgen.errors import LoadgenError
 from loadgen.progress import Tally
 from loadgen.share import Carried, Share, carry
+from loadgen.streams import Streams
 
 TICK_S = 1.0
 ORPHAN_S = 5.0
@@ -97,6 +98,7 @@ class _Worker:
         self.stop = Stop()
         self.live = Live()
         self.tally = Tally()
+        self.streams = Streams()
 
     async def run(self) -> Carried:
         prompter = self.share.prompter()
@@ -113,6 +115,7 @@ class _Worker:
                 stop=self.stop,
                 live=self.live,
                 give_up=self._give_up,
+                streams=self.streams,
             )
         finally:
             for task in beside:
@@ -143,7 +146,8 @@ class _Worker:
                 self._tick()
 
     def _tick(self) -> None:
-        self.wire.send("tick", self.tally, self.live.sent, self.live.in_flight)
+        stalled = self.streams.stalled(self.clock.now_ns(), self.share.schedule.workload.stall)
+        self.wire.send("tick", self.tally, self.live.sent, self.live.in_flight, stalled)
         self.tally = Tally()
 
 

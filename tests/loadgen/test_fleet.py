@@ -22,6 +22,7 @@ from loadgen.clock import RunClock
 from loadgen.drive import Live, Stop, drive
 from loadgen.fleet import Fleet, LocalWorker, planned_tokens_per_s, worker_count
 from loadgen.host import HostError
+from loadgen.streams import Streams
 from tests.analysis.records import meta
 from tests.loadgen.kills import Kill, carriers, killed_run, left_after
 from tests.loadgen.plans import MS, Answer, MemoryEngine, WordPrompter
@@ -325,7 +326,7 @@ def test_a_worker_that_cannot_start_is_one_line_that_says_why(tmp_path: Path) ->
         shares = [replace(asked.part(i, parts), ca_file=str(tmp_path / "gone.pem")) for i in range(parts)]
         workers = [LocalWorker(one, parts, tmp_path) for one in shares]
         stages = asked.schedule.stages
-        fleet = Fleet(workers, stages, RunClock(), Stop(), Live(), lambda tally: None, lambda text: None)
+        fleet = Fleet(workers, stages, RunClock(), Stop(), Live(), Streams(), lambda tally: None, lambda text: None)
         await fleet.carry()
 
     with pytest.raises(HostError, match=r"^worker 1 of 2 did not start: --ca-file .*gone\.pem: No such file"):

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from loadgen.progress import Second
 from loadgen.screen import ECHO, Standing, flowing, line_of, panel_of, span, sparkline
+from loadgen.streams import Stalled
 from tests.loadgen.plans import main_stage
 
 S = 1_000_000_000
@@ -26,7 +27,7 @@ STANDING = Standing(
     in_flight=12, waiting=3, outcomes={"ok": 80, "broken": 1, "rate_limited": 5, "cancelled": 1, "skipped": 2},
     error=("chat", "rate_limited", "429 " + "the rate limit … is reached; " * 9), ttft_ns=(112_000_000, 1_480_000_000),
     itl_ns=(6_000_000, 20_600_000), seconds=SECONDS, tokens_per_s=1234.0, ended_per_s=4.1,
-    silent_ns=[1_500_000_000] * 9, stalls=7, note="unsettled after 30 s: ttft.p95",
+    stalled=Stalled(9, 19_500_000_000), stalls=7, note="unsettled after 30 s: ttft.p95",
 )  # fmt: skip
 
 
@@ -92,9 +93,9 @@ def test_half_a_screen_has_the_upper_percentiles_and_all_counts() -> None:
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ({"silent_ns": [300_000_000]}, "stalled: 1 stream, up to 300 ms"),
-        ({"silent_ns": []}, "7 stalls so far"),
-        ({"silent_ns": None, "stalls": 0}, "0 stalls"),
+        ({"stalled": Stalled(1, 20_700_000_000)}, "stalled: 1 stream, up to 300 ms"),
+        ({"stalled": Stalled()}, "7 stalls so far"),
+        ({"stalled": None, "stalls": 0}, "0 stalls"),
         ({"waiting": None}, "│ 99 sent   12 in flight"),
         ({"requests": 400, "stage": main_stage(None)}, "main  0:21, 99 of 400"),
         ({"now_ns": 61 * S}, "main  1:01, waiting for the last answers"),

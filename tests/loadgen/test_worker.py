@@ -18,6 +18,7 @@ from loadgen.drive import Live
 from loadgen.openai_api import BodyOptions
 from loadgen.openai_http import HttpOptions
 from loadgen.share import Share
+from loadgen.streams import Stalled
 from loadgen.target import parse_target
 from loadgen.tokenizer import Tokenizer
 from loadgen.worker import SharedClock, Wire
@@ -103,7 +104,7 @@ def wires(test: Any) -> Any:
 
 
 def test_messages_arrive_in_order_and_whole() -> None:
-    messages = [("ready",), ("tick", Live(3, 1), "x" * 300_000), ("stop", None, True)]
+    messages = [("ready",), ("tick", Live(3, 1), Stalled(2, 9), "x" * 300_000), ("stop", None, True)]
 
     async def test(ours: Wire, theirs: Wire) -> list[Any]:
         for message in messages:

@@ -13,6 +13,7 @@ from loadgen.cluster.remote import LostError
 from loadgen.drive import Driven
 from loadgen.progress import Tally
 from loadgen.share import Carried
+from loadgen.streams import Stalled
 from workloads.schedule import Stage
 
 STAGES = (Stage("main", 0, 1_000_000_000, measured=True, offered_rps=None),)
@@ -101,7 +102,7 @@ class ScriptedNode:
         self.told.append(message)
         if message[0] == "start":
             self._started = True
-            self._say(("tick", Tally(measured=3), 3, 1))
+            self._say(("tick", Tally(measured=3), 3, 1, Stalled(1, 5)))
         if message[0] == "stop" or not self.lasts:
             self._say(("done", Carried(Driven(STAGES, 900_000_000, None), "kernel", 0)), ("ended", "ended", ""))
 

@@ -22,6 +22,7 @@ from loadgen.errors import LoadgenError
 from loadgen.fleet import Fleet
 from loadgen.host import HostError
 from loadgen.share import Carried, Share
+from loadgen.streams import Stalled, Streams
 from tests.analysis.records import meta
 from tests.loadgen.cluster.fakes import HOST, STAGES, NearNode, ScriptedNode, journal_bytes
 from tests.loadgen.kills import left_after
@@ -39,7 +40,7 @@ class Ran:
         folder.mkdir(exist_ok=True)
         asked, n = whole or share(), len(nodes)
         self.folder = folder
-        self.stop, self.live, self.clock = Stop(), Live(), RunClock()
+        self.stop, self.live, self.streams, self.clock = Stop(), Live(), Streams(), RunClock()
         self.workers = [
             RemoteWorker(node, lambda i=i: Parcel.of(asked, i, n), i, n, 64, folder)  # type: ignore[misc]
             for i, node in enumerate(nodes)
@@ -49,7 +50,9 @@ class Ran:
         self.stages = asked.schedule.stages if whole else STAGES
 
     async def carry(self, act: Callable[["Ran"], Awaitable[None]] | None = None) -> tuple[Carried, list[str]]:
-        fleet = Fleet(self.workers, self.stages, self.clock, self.stop, self.live, self._count, self.said.append)
+        fleet = Fleet(
+            self.workers, self.stages, self.clock, self.stop, self.live, self.streams, self._count, self.said.append
+        )
         acting = None if act is None else asyncio.ensure_future(act(self))
         try:
             return await asyncio.wait_for(fleet.carry(), 60)
@@ -81,7 +84,7 @@ def test_all_that_nodes_wrote_stands_on_our_timeline_however_their_clocks_are_se
     ran, carried, losses = asyncio.run(main())
     assert losses == []
     assert (carried.driven.interrupted_by, carried.timestamp_source) == (None, "kernel")
-    assert (ran.measured, ran.live) == (6, Live(6, 2))
+    assert (ran.measured, ran.live, ran.streams.told) == (6, Live(6, 2), Stalled(2, 5))
     sent_ns = ran.requests()
     assert set(sent_ns) == {*names[0], *names[1]}
     for node, worker in zip(nodes, ran.workers, strict=True):
