@@ -9,10 +9,11 @@ from rich.table import Table
 from rich.text import Text
 
 from analysis.compare.numbers import WIDE
+from analysis.compare.words import change, ends, values
 from analysis.limits import ALL
 from analysis.report.markdown import cell, head, row
 from analysis.report.terminal import as_text
-from analysis.report.wording import limit_name, percent, quantity
+from analysis.report.wording import limit_name, percent
 
 Part = Mapping[str, Any]
 _COLOURS = {"better": "green", "same": "green", "worse": "red", "unclear": "yellow"}
@@ -82,18 +83,7 @@ def _side(name: str, side: Part) -> str:
 
 
 def _cells(each: Part) -> list[str]:
-    unit = each["metric"], each["statistic"]
-    values = [quantity(*unit, each[side]) for side in ("base", "candidate")]
-    ends = each["ci95"]
-    if each["difference"] is not None:
-        change, shown = f"{100 * each['difference']:+.2f} pp", [f"{100 * end:+.2f}" for end in ends or ()]
-    else:
-        change, shown = _percent(each["ratio"]), [_percent(end) for end in ends or ()]
-    return [limit_name(each), each["class"], *values, change, f"[{', '.join(shown)}]" if ends else "", each["verdict"]]
-
-
-def _percent(ratio: float | None) -> str:
-    return "–" if ratio is None else f"{100 * (ratio - 1):+.1f}%"
+    return [limit_name(each), each["class"], *values(each), change(each), ends(each), each["verdict"]]
 
 
 def _named(each: Part) -> str:

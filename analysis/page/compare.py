@@ -6,13 +6,15 @@ from typing import Any
 
 import numpy as np
 
+from analysis.compare import words
 from analysis.latency import sample
-from analysis.limits import ALL
+from analysis.limits import ALL, parse_limits
 from analysis.page.axes import Axis, around, log, nice
 from analysis.page.decode import reach
+from analysis.page.figures import Limit
 from analysis.page.forest import Change, forest
 from analysis.page.forest import Group as Rows
-from analysis.page.prefill import tail_data, tail_drawing
+from analysis.page.prefill import near, tail_data, tail_drawing
 from analysis.page.requests import warnings
 from analysis.page.shell import (
     Cell,
@@ -32,9 +34,9 @@ from analysis.page.shell import (
     text,
     tiles,
 )
-from analysis.page.view import MOST_CLASSES, Group, legend
+from analysis.page.view import MOST_CLASSES, Group, legend, limit_words
 from analysis.quantiles import Bools, Floats
-from analysis.report.wording import limit_name, percent, quantity
+from analysis.report.wording import limit_name, percent
 from analysis.run import Run
 
 Part = Mapping[str, Any]
@@ -51,6 +53,7 @@ _VERDICTS = {
     "better": ("Better", "No metric that decides can be worse by more than the tolerance, and at least one is better "
                "by more than that."),
 }  # fmt: skip
+_MET = " A limit is met where the line of a side crosses the dashed line above the limit's percentile."
 _MOST_TOLD = 8
 _LEAST, _MOST = 2.5, 3.0
 """An axis of changes reaches this many tolerances at least, and to four times the base at most."""
@@ -178,7 +181,7 @@ def _by_class(metrics: Sequence[Part]) -> list[Rows]:
 def _change(each: Part) -> Change:
     ends = each["ci95"]
     value = each["ratio"] if each["difference"] is None else each["difference"]
-    told = f"{_change_words(each)} {each['verdict']}"
+    told = f"{words.change(each)} {each['verdict']}"
     return Change(_metric(each), value, None if ends is None else (ends[0], ends[1]), _ROLES[each["verdict"]], told)
 
 
@@ -216,17 +219,34 @@ def _tail(sides: Sides, class_name: str, metric: str, phase: str) -> Html:
         return absent(question, f"{metric.upper()} is undefined for the {' and the '.join(missing)}")
     roles = {"base": "queue", "candidate": phase}
     samples = [(Group(name, roles[name], np.ones(len(found), dtype=bool)), found) for name, found in values]
-    x = log(metric.upper() if metric != "gap" else "gap", reach(np.concatenate([found for _, found in values])))
+    limits, together = _limits(sides, class_name, metric), np.concatenate([found for _, found in values])
+    told = [*reach(together), *near(limits, reach(together))]
+    x = log(metric.upper() if metric != "gap" else "gap", told)
     return figure(
         Figure(
             question,
             "The share that came within a time; each step up is one nine more. The side whose line lies further right "
-            "is the slower one there.",
-            tail_drawing(x, samples, [], question),
+            "is the slower one there." + (_MET if limits else ""),
+            tail_drawing(x, samples, limits, question),
             tail_data(samples, "samples"),
             legend([group for group, _ in samples], "line"),
         )
     )
+
+
+def _limits(sides: Sides, class_name: str, metric: str) -> list[Limit]:
+    """The limits of the base's workload, by which both sides are judged."""
+    workload = sides["base"][0].meta.get("workload")
+    slo = workload.get("slo") if isinstance(workload, Mapping) else None
+    return [
+        Limit(
+            f"{'' if each.class_name == class_name or class_name == ALL else 'all requests '}"
+            f"{limit_words(metric, each.statistic, each.operator, each.value)}",
+            each.value,
+        )
+        for each in parse_limits(slo or {}, allow_e2e=True)
+        if each.metric == metric and (class_name == ALL or each.class_name in (ALL, class_name))
+    ]
 
 
 def _values(runs: Sequence[Run], class_name: str, metric: str) -> Floats:
@@ -259,27 +279,11 @@ def _table(metrics: Sequence[Part], caption: str) -> Table:
 
 
 def _row(each: Part) -> list[Cell]:
-    unit = each["metric"], each["statistic"]
-    values = [Number(quantity(*unit, each[side]), each[side]) for side in ("base", "candidate")]
-    change = each["ratio"] if each["difference"] is None else each["difference"]
+    sides = [Number(told, each[side]) for told, side in zip(words.values(each), ("base", "candidate"), strict=True)]
+    change = Number(words.change(each), each["ratio"] if each["difference"] is None else each["difference"])
     verdict = element("b", each["verdict"], class_=_ROLES[each["verdict"]])
-    told = Number(_change_words(each), change)
-    return [_scope(each["class"]), _metric(each), *values, told, _ends(each), verdict, each["reason"] or ""]
-
-
-def _change_words(each: Part) -> str:
-    if each["difference"] is not None:
-        return f"{100 * each['difference']:+.2f} pp"
-    return "–" if each["ratio"] is None else f"{100 * (each['ratio'] - 1):+.1f}%"
-
-
-def _ends(each: Part) -> str:
-    if each["ci95"] is None:
-        return "–"
-    low, high = each["ci95"]
-    if each["difference"] is not None:
-        return f"[{100 * low:+.2f}, {100 * high:+.2f}] pp"
-    return f"[{100 * (low - 1):+.1f}, {100 * (high - 1):+.1f}]%"
+    ends = words.ends(each) or "–"
+    return [_scope(each["class"]), _metric(each), *sides, change, ends, verdict, each["reason"] or ""]
 
 
 def _about(sides: Part) -> Html:

@@ -17,9 +17,13 @@ from analysis.quantiles import Bools, Floats
 
 WIDTH, HEIGHT = 480, 270
 MOST_POINTS = 2500
-_LEFT, _RIGHT, _TOP, _BOTTOM = 52, 14, 26, 40
+_LEFT, _RIGHT, _TOP, _BOTTOM = 58, 14, 26, 40
 _LETTER_PX = 6.4
 """About the width of a letter in a drawing."""
+_WIDE_LETTER_PX = 9.5
+"""The same where the page is narrow, which makes letters large."""
+_LINE_PX = 13
+"""Names whose lines are so far apart do not cover each other."""
 
 
 @dataclass(frozen=True)
@@ -103,17 +107,18 @@ def draw(
     shown = [each for each in limits if _on(y if each.across else x, each.value)]
     upright = sorted((each for each in shown if not each.across), key=lambda each: each.value)
     rows = _label_rows(x, upright)
-    box = Box(_LEFT, _TOP + 13 * (max(rows, default=-1) + 1), WIDTH - _RIGHT, HEIGHT - _BOTTOM)
+    box = Box(_LEFT, _TOP + _LINE_PX * (max(rows, default=-1) + 1), WIDTH - _RIGHT, HEIGHT - _BOTTOM)
+    levels = _levels(box, y, [each for each in shown if each.across])
     parts = [
-        *_bands(box, x, bands),
+        *_bands(box, x, bands, [each.y for each in levels]),
         *_x_axis(box, x),
         *_y_axis(box, y),
         *(_mark(box, x, y, mark) for mark in marks),
         *(_upright(box, x, each, row) for each, row in zip(upright, rows, strict=True)),
-        *_levels(box, y, [each for each in shown if each.across]),
+        *(_across(box, each) for each in levels),
     ]
     return canvas(
-        WIDTH, HEIGHT, label, parts, data_x=_told(x, box.left, box.right), data_y=_told(y, box.bottom, box.top)
+        WIDTH, HEIGHT, label, parts, data_x=axis_data(x, box.left, box.right), data_y=axis_data(y, box.bottom, box.top)
     )
 
 
@@ -142,7 +147,7 @@ def rect(x: float, y: float, width: float, height: float, role: str, told: str |
     return element("rect", title, class_=role, **place)
 
 
-def _told(axis: Axis, start: float, end: float) -> str:
+def axis_data(axis: Axis, start: float, end: float) -> str:
     """What the page's script needs to turn pixels into values."""
     return f"{axis.scale} {axis.unit} {axis.low:.9g} {axis.high:.9g} {start:g} {end:g} {axis.label}"
 
@@ -155,9 +160,9 @@ def _x_axis(box: Box, axis: Axis) -> Iterator[Html]:
     ticks = axis.ticks()
     for at, (_, words) in zip(box.x(axis, [value for value, _ in ticks]), ticks, strict=True):
         yield _segment(at, box.top, at, box.bottom, "grid")
-        yield label_at(at, box.bottom + 15, words, _anchor(at, words))
+        yield label_at(at, box.bottom + 17, words, _anchor(at, words))
     yield _segment(box.left, box.bottom, box.right, box.bottom, "axis")
-    yield label_at((box.left + box.right) / 2, box.bottom + 33, axis.label, role="axis-label")
+    yield label_at((box.left + box.right) / 2, box.bottom + 34, axis.label, role="axis-label")
 
 
 def _anchor(at: float, words: str) -> str:
@@ -176,12 +181,16 @@ def _segment(x1: float, y1: float, x2: float, y2: float, role: str) -> Html:
     return element("path", d=f"M{x1:.1f},{y1:.1f} {x2:.1f},{y2:.1f}", class_=role)
 
 
-def _bands(box: Box, axis: Axis, bands: Sequence[Band]) -> Iterator[Html]:
+def _bands(box: Box, axis: Axis, bands: Sequence[Band], taken: Sequence[float]) -> Iterator[Html]:
+    """All names stand on the first line that no other name has `taken`."""
+    lines = [box.top + 12 + _LINE_PX * i for i in range(4)]
+    y = next((line for line in lines if all(abs(line - each) >= _LINE_PX for each in taken)), lines[0])
     for band in bands:
         start, end = box.x(axis, [band.low, band.high])
         yield rect(start, box.top, end - start, box.bottom - box.top, "band", band.name)
         if end - start > len(band.name) * _LETTER_PX:
-            yield label_at((start + end) / 2, box.top + 12, band.name)
+            half = len(band.name) * _WIDE_LETTER_PX / 2
+            yield label_at(min(max((start + end) / 2, box.left + half), box.right - half), y, band.name)
 
 
 def _mark(box: Box, x: Axis, y: Axis, mark: Mark) -> Html:
@@ -239,19 +248,37 @@ def _reach(at: float, name: str) -> tuple[float, float]:
 
 def _upright(box: Box, axis: Axis, limit: Limit, row: int) -> Html:
     at = float(box.x(axis, [limit.value])[0])
-    y = _TOP + 13 * row + 8
+    y = _TOP + _LINE_PX * row + 8
     side, anchor = (4, "start") if _reach(at, limit.name)[0] == at else (-4, "end")
     line = _segment(at, y - 8, at, box.bottom, f"limit c-{limit.role}")
     return element("g", line, label_at(at + side, y, limit.name, anchor, f"limit-name c-{limit.role}"))
 
 
-def _levels(box: Box, axis: Axis, limits: Sequence[Limit]) -> Iterator[Html]:
-    """Names stand at the right end, or at the left one where the name below would be covered."""
-    before, at_right = np.inf, True
+class _Level(NamedTuple):
+    """A limit across the drawing: the height of its line, and the line of text and the end at which its name stands."""
+
+    limit: Limit
+    at: float
+    y: float
+    right: bool
+
+
+def _levels(box: Box, axis: Axis, limits: Sequence[Limit]) -> list[_Level]:
+    """Names stand above their lines at the right end, where that is taken at the left one, else below."""
+    found: list[_Level] = []
     for each in sorted(limits, key=lambda each: each.value):
         at = float(box.y(axis, [each.value])[0])
-        at_right = not at_right if before - at < 13 else True
-        before = at
-        x, anchor = (box.right - 4, "end") if at_right else (box.left + 4, "start")
-        line = _segment(box.left, at, box.right, at, f"limit c-{each.role}")
-        yield element("g", line, label_at(x, at - 4, each.name, anchor, f"limit-name c-{each.role}"))
+        places = [_Level(each, at, y, right) for y in (at - 4, at + 12) for right in (True, False)]
+        found.append(next((place for place in places if not any(_cover(place, other) for other in found)), places[0]))
+    return found
+
+
+def _cover(one: _Level, other: _Level) -> bool:
+    return one.right == other.right and abs(one.y - other.y) < _LINE_PX
+
+
+def _across(box: Box, level: _Level) -> Html:
+    role = level.limit.role
+    x, anchor = (box.right - 4, "end") if level.right else (box.left + 4, "start")
+    name = label_at(x, level.y, level.limit.name, anchor, f"limit-name c-{role}")
+    return element("g", _segment(box.left, level.at, box.right, level.at, f"limit c-{role}"), name)

@@ -5,10 +5,10 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from analysis.page.axes import Axis
-from analysis.page.figures import WIDTH, Box, canvas, label_at, rect
+from analysis.page.figures import WIDTH, Box, axis_data, canvas, label_at, rect
 from analysis.page.shell import Html, element
 
-_LEFT, _RIGHT, _TOP, _BOTTOM = 112, 122, 10, 40
+_LEFT, _RIGHT, _TOP, _BOTTOM = 112, 132, 10, 40
 _LETTER_PX = 8.8
 """About the width of a letter where the page is narrow, which makes them large."""
 _ROW_PX = 19
@@ -34,19 +34,17 @@ class Group(NamedTuple):
 
 def forest(axis: Axis, band: tuple[float, float] | None, groups: Sequence[Group], label: str) -> Html:
     """What lies beyond the axis is drawn as an arrow at its end; `label` is read out in place of the drawing."""
-    lines: list[str | Change] = []
+    lines: list[tuple[str, Change | None]] = []
     for group in groups:
-        lines += [group.title, *group.rows] if group.title else group.rows
+        lines += [(group.title, None)] * bool(group.title) + [(group.title, row) for row in group.rows]
     bottom = _TOP + _ROW_PX * len(lines)
     box = Box(_LEFT, _TOP, WIDTH - _RIGHT, bottom)
     parts = [*_ground(box, axis, band)]
-    for i, line in enumerate(lines):
+    for i, (title, change) in enumerate(lines):
         y = _TOP + _ROW_PX * (i + 0.5)
-        if isinstance(line, Change):
-            parts.append(_row(box, axis, line, y))
-        else:
-            parts.append(label_at(4, y + 4, line, "start", "group"))
-    return canvas(WIDTH, bottom + _BOTTOM, label, parts)
+        heading = label_at(4, y + 4, title, "start", "group")
+        parts.append(heading if change is None else _row(box, axis, title, change, y))
+    return canvas(WIDTH, bottom + _BOTTOM, label, parts, data_x=axis_data(axis, box.left, box.right))
 
 
 def _ground(box: Box, axis: Axis, band: tuple[float, float] | None) -> Iterator[Html]:
@@ -60,11 +58,11 @@ def _ground(box: Box, axis: Axis, band: tuple[float, float] | None) -> Iterator[
         half = _LETTER_PX * len(words) / 2
         if at - half >= free:
             yield label_at(at, box.bottom + 15, words)
-            free = at + half + 4
+            free = at + half + 8
     yield label_at((box.left + box.right) / 2, box.bottom + 33, axis.label, role="axis-label")
 
 
-def _row(box: Box, axis: Axis, change: Change, y: float) -> Html:
+def _row(box: Box, axis: Axis, group: str, change: Change, y: float) -> Html:
     colour = f"c-{change.role}"
     marks = [*_interval(box, axis, change, y, colour)]
     if change.value is not None and math.isfinite(change.value):
@@ -72,11 +70,20 @@ def _row(box: Box, axis: Axis, change: Change, y: float) -> Html:
         marks.append(element("circle", cx=x, cy=round(y, 1), r=3.6, class_=f"solid {colour}"))
     return element(
         "g",
-        element("title", f"{change.name}: {change.told}"),
         *marks,
         label_at(box.left - 8, y + 4, change.name, "end"),
         label_at(box.right + 8, y + 4, change.told, "start", f"told {colour}"),
+        data_name=f"{group} {change.name}: {change.told}".strip(),
+        data_at=_stops(box, axis, change, y),
     )
+
+
+def _stops(box: Box, axis: Axis, change: Change, y: float) -> str:
+    """Where the page's script stops in a row, with the value there: its low end, its value, its high end."""
+    low, high = change.ends or (None, None)
+    known = [each for each in (low, change.value, high) if each is not None and math.isfinite(each)]
+    places = box.x(axis, known)
+    return " ".join(f"{x:.1f},{y:.1f},{value:.6g}" for x, value in zip(places, known, strict=True))
 
 
 def _interval(box: Box, axis: Axis, change: Change, y: float, colour: str) -> Iterator[Html]:

@@ -1,9 +1,11 @@
 """Figures of prefill: how long the first token took, and what that depends on."""
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from analysis.page.axes import MOST_TOLD, Axis, linear, log, nines, spanning
-from analysis.page.figures import Bars, Limit, Line, Mark, Points, draw, thinned
+from analysis.page.axes import MOST_TOLD, Axis, log, nines, spanning
+from analysis.page.figures import Limit, Line, Mark, Points, draw, thinned
 from analysis.page.shell import Cell, Figure, Html, Swatch, Table, absent, count, figure, seconds, share
 from analysis.page.view import Group, View, legend
 from analysis.quantiles import Bools, Floats
@@ -18,7 +20,11 @@ HEADINGS = ("p50", "p90", "p95", "p99", "p99.9")
 
 
 def prefill(view: View) -> list[Html]:
-    return [_against_prompt(view), _tail(view), _over_time(view), _queue(view)]
+    """TTFT over time has queue and prefill apart where the server's /metrics were scraped."""
+    apart = _Apart.of(view)
+    if isinstance(apart, str):
+        return [_against_prompt(view), _tail(view), _over_time(view, None), absent(_QUEUES, apart)]
+    return [_against_prompt(view), _tail(view), _over_time(view, apart)]
 
 
 def _answered(view: View) -> Bools:
@@ -66,6 +72,8 @@ def thinning(known: int, drawn: int) -> str:
 
 def near(limits: list[Limit], values: Floats) -> list[float]:
     """Limits that are close enough to the values to be worth the room."""
+    if not len(values):
+        return []
     low, high = float(np.min(values)) / 3, float(np.max(values)) * 10
     return [each.value for each in limits if low <= each.value <= high]
 
@@ -122,38 +130,86 @@ def tail_data(samples: list[tuple[Group, Floats]], noun: str) -> Table:
     return Table(("class", noun, *HEADINGS), rows)
 
 
-def _over_time(view: View) -> Html:
+@dataclass(frozen=True)
+class _Apart:
+    """What the server's own account makes of TTFT: the means of each bin of time, NaN where none was answered."""
+
+    queue_s: Floats
+    prefill_s: Floats
+
+    @classmethod
+    def of(cls, view: View) -> "_Apart | str":
+        """Or why it is not known."""
+        server = Server.of(view.run)
+        if server is None:
+            return "the server's /metrics were not scraped, and only they tell the two apart"
+        start, end = view.edges_s[:-1] * 1e9, view.edges_s[1:] * 1e9
+        means = []
+        for phase in ("queue", "prefill"):
+            seconds_, requests = (server.growth(f"{phase}_{what}", start, end) for what in ("s", "requests"))
+            means.append(np.divide(seconds_, requests, out=np.full(len(start), np.nan), where=requests > 0))
+        if np.isnan(means).all(axis=1).any():
+            return "the server's /metrics do not tell the time in the queue and in prefill"
+        return cls(*means)
+
+    def marks(self, view: View) -> list[Mark]:
+        return [
+            Line("queue (the server's mean)", "ink", view.middles_s, self.queue_s),
+            Line("prefill (the server's mean)", "ink", view.middles_s, self.prefill_s, dashed=True),
+        ]
+
+    def words(self) -> str:
+        queue_s, prefill_s = np.nansum(self.queue_s), np.nansum(self.prefill_s)
+        total_s = float(queue_s + prefill_s)
+        told = f" Here the queue is {share(float(queue_s) / total_s).text} of both." if total_s else ""
+        return (
+            " Queue and prefill are the server's own account: a queue is cured by more replicas or fewer requests; "
+            f"prefill itself by a faster GPU, shorter prompts or prefix caching.{told}"
+        )
+
+
+def _over_time(view: View, apart: _Apart | None) -> Html:
+    question = _DRIFTS if apart is None else f"{_DRIFTS} {_QUEUES}"
     rows = view.run.ok & ~np.isnan(view.run.column("ttft_s"))
     if not rows.any():
-        return absent(_DRIFTS, "no request had a first token")
+        return absent(question, "no request had a first token")
     at_s, ttft_s = view.run.column("sent_ns")[rows] / 1e9, view.run.column("ttft_s")[rows]
     p50, p95 = view.quantiles(at_s, ttft_s, (0.5, 0.95))
     kept = thinned(ttft_s, 1500)
     marks: list[Mark] = [
         Points("request", "queue", at_s[kept], ttft_s[kept]),
-        *_lines(view, "prefill", p50, p95, "p95"),
+        Line("median", "prefill", view.middles_s, p50),
+        Line("p95", "prefill", view.middles_s, p95, dashed=True),
     ]
+    swatches = [
+        Swatch(f"TTFT, median of {view.bin_s:g} s", "prefill", "line"),
+        Swatch("TTFT p95", "prefill", "dashed"),
+        Swatch("a request", "queue", "point"),
+    ]
+    columns, told = {"TTFT p50": p50, "TTFT p95": p95}, ttft_s
+    if apart is not None:
+        marks += apart.marks(view)
+        swatches += [Swatch("queue (the server's mean)", "ink", "line"), Swatch("prefill (the same)", "ink", "dashed")]
+        columns |= {"queue": apart.queue_s, "prefill": apart.prefill_s}
+        told = np.concatenate([told, *(worth(each, ttft_s) for each in (apart.queue_s, apart.prefill_s))])
     limits = view.limits("ttft", across=True)
-    y = log("TTFT", [*ttft_s, *near(limits, ttft_s)])
     return figure(
         Figure(
-            _DRIFTS,
+            question,
             "By the time of sending. A steady rise means that requests arrive faster than they are served: no "
-            "percentile of such a run holds for a longer one. Single peaks are bursts of arrivals.",
-            draw(view.clock, y, marks, limits, view.bands, "TTFT over time"),
-            over_time_data(view, {"TTFT p50": p50, "TTFT p95": p95}),
-            [
-                Swatch(f"median of {view.bin_s:g} s", "prefill", "line"),
-                Swatch("p95", "prefill", "dashed"),
-                Swatch("a request", "queue", "point"),
-            ],
+            "percentile of such a run holds for a longer one. Single peaks are bursts of arrivals."
+            + (apart.words() if apart else ""),
+            draw(view.clock, log("TTFT", [*told, *near(limits, ttft_s)]), marks, limits, view.bands, "TTFT over time"),
+            over_time_data(view, columns),
+            swatches,
             thinning(len(ttft_s), int(kept.sum())),
         )
     )
 
 
-def _lines(view: View, role: str, low: Floats, high: Floats, name: str) -> list[Mark]:
-    return [Line("median", role, view.middles_s, low), Line(name, role, view.middles_s, high, dashed=True)]
+def worth(values: Floats, beside: Floats) -> Floats:
+    """Those that are large enough to be worth the room on a logarithmic axis beside others."""
+    return values[values > float(np.min(beside)) / 30]
 
 
 def over_time_data(view: View, columns: dict[str, Floats]) -> Table:
@@ -163,40 +219,3 @@ def over_time_data(view: View, columns: dict[str, Floats]) -> Table:
         for at, *values in zip(view.edges_s[:-1], *columns.values(), strict=True)
     ]
     return Table(("from (s)", *columns), rows, sortable=False)
-
-
-def _queue(view: View) -> Html:
-    server = Server.of(view.run)
-    if server is None:
-        return absent(_QUEUES, "the server's /metrics were not scraped, and only they tell the two apart")
-    start, end = view.edges_s[:-1] * 1e9, view.edges_s[1:] * 1e9
-    means = []
-    for phase in ("queue", "prefill"):
-        seconds_, requests = (server.growth(f"{phase}_{what}", start, end) for what in ("s", "requests"))
-        means.append(np.divide(seconds_, requests, out=np.full(len(start), np.nan), where=requests > 0))
-    if np.isnan(means).all(axis=1).any():
-        return absent(_QUEUES, "the server's /metrics do not tell the time in the queue and in prefill")
-    queue, computed = np.nan_to_num(means[0]), np.nan_to_num(means[1])
-    marks = [
-        Bars("prefill", "prefill", view.edges_s, computed),
-        Bars("queue", "queue", view.edges_s, computed + queue, computed),
-    ]
-    drawing = draw(
-        view.clock,
-        linear("mean per request", computed + queue, "s"),
-        marks,
-        bands=view.bands,
-        label="Queue and prefill over time",
-    )
-    total = float((queue + computed).sum())
-    told = f" Here the queue is {share(float(queue.sum()) / total).text} of it." if total else ""
-    return figure(
-        Figure(
-            _QUEUES,
-            "By the server's own account. A queue is cured by more replicas or fewer requests; prefill itself by a "
-            f"faster GPU, shorter prompts or prefix caching.{told}",
-            drawing,
-            over_time_data(view, {"queue": means[0], "prefill": means[1]}),
-            [Swatch("prefill", "prefill"), Swatch("queue", "queue")],
-        )
-    )

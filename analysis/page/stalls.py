@@ -38,7 +38,8 @@ def stalls(view: View) -> list[Html]:
     """Of the measured requests; the drawing shows the others as well."""
     totals = view.summary["stalls"]
     if totals["share_of_requests"] is None:
-        why = view.run.undefined.get("stalls") or "no answer was streamed"
+        unseen = view.summary["undefined"].get("gap_s") or "no answer was streamed"
+        why = view.run.undefined.get("stalls") or unseen
         return [text(f"Nothing can be said of freezes: {why}."), lanes(view)]
     if not totals["count"]:
         return [text(f"No measured stream froze: no gap was longer than {_rule(view)}.", _elsewhere(view)), lanes(view)]

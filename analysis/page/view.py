@@ -123,7 +123,9 @@ class View:
         classes: dict[tuple[str, float], list[str]] = {}
         for each in self.summary["slo"]["limits"]:
             if each["metric"] in metrics:
-                words = _limit_words(each, with_metric=len(metrics) > 1)
+                metric = [each["metric"].upper()] if len(metrics) > 1 else []
+                unit = each["metric"], each["statistic"]
+                words = " ".join([*metric, limit_words(*unit, each["operator"], each["limit"])])
                 classes.setdefault((words, each["limit"]), []).append(each["class"])
         return [
             Limit(" ".join([*_scope(names), words]), value, self._limit_role(names), across)
@@ -174,7 +176,6 @@ def _scope(classes: list[str]) -> list[str]:
     return [] if ALL in classes else [", ".join(classes)] if len(classes) <= 3 else [f"{len(classes)} classes:"]
 
 
-def _limit_words(asked: Mapping[str, Any], with_metric: bool) -> str:
-    metric = f"{asked['metric'].upper()} " if with_metric else ""
-    value = quantity(asked["metric"], asked["statistic"], asked["limit"])
-    return f"{metric}{asked['statistic'] or ''} {asked['operator']} {value}"
+def limit_words(metric: str, statistic: str | None, operator: str, value: float) -> str:
+    """A limit in a figure of its metric."""
+    return f"{statistic or ''} {operator} {quantity(metric, statistic, value)}"

@@ -31,7 +31,7 @@ def _sections(summary: Part) -> Iterator[RenderableType]:
     yield from _prefill(summary)
     yield from _decode(summary)
     yield from _intervals(summary["metrics"])
-    yield from _stalls(summary["stalls"])
+    yield from _stalls(summary["stalls"], summary["undefined"])
     yield from _goodput(summary["goodput"])
     for title, key in (("class", "by_class"), ("turn", "by_turn"), ("stage", "by_stage")):
         yield from _breakdown(title, summary[key])
@@ -144,10 +144,10 @@ def _intervals(metrics: Part) -> Iterator[RenderableType]:
     yield _inset(table)
 
 
-def _stalls(stalls: Part) -> Iterator[RenderableType]:
+def _stalls(stalls: Part, undefined: Part) -> Iterator[RenderableType]:
     yield _title("Stalls")
     if stalls["share_of_requests"] is None:
-        yield _line(stalls.get("undefined") or "no answer was streamed")
+        yield _line(f"not known: {stalls.get('undefined') or undefined.get('gap_s') or 'no answer was streamed'}")
         return
     if not stalls["count"]:
         yield _line("none")
@@ -166,7 +166,9 @@ def _stalls(stalls: Part) -> Iterator[RenderableType]:
 
 
 def _episodes(episodes: list[dict[str, Any]], most: int = 5) -> Iterator[RenderableType]:
-    """The longest episodes, in order of time."""
+    """The longest episodes, in order of time; none where the run does not tell them."""
+    if not episodes:
+        return
     table = _table(["episode at", "lasted", "streams hit", "went on", "cause"], left=(4,))
     longest = sorted(episodes, key=lambda each: -each["duration_s"])[:most]
     for each in sorted(longest, key=lambda each: float(each["start_s"])):

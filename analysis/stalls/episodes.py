@@ -34,7 +34,7 @@ def totals(run: Run, found: Stalls, rows: Bools) -> dict[str, Any]:
         "total_s": total_s,
         "share_of_decode_time": total_s / decode_s if decode_s else None,
         "worst": _worst(run, mine),
-        **({"undefined": run.undefined["stalls"]} if run.cells is not None and "stalls" in run.undefined else {}),
+        **({"undefined": run.undefined["stalls"]} if "stalls" in run.undefined else {}),
     }
 
 

@@ -15,7 +15,7 @@ from analysis.page.figures import HEIGHT, WIDTH, Band, Bars, Limit, Line, Mark, 
 from analysis.page.shell import Html
 
 UNIT = Axis("u", "linear", 0.0, 1.0)
-LEFT, RIGHT, TOP, BOTTOM = 52, 466, 26, 230
+LEFT, RIGHT, TOP, BOTTOM = 58, 466, 26, 230
 """The inner part of a drawing without limits, in pixels."""
 
 
@@ -106,7 +106,7 @@ def test_points() -> None:
 def test_a_line_is_broken_where_there_is_no_value() -> None:
     x, y = np.array([0, 0.5, 1, 1, 1]), np.array([0, 1, np.nan, np.nan, 0])
     drawing = draw(UNIT, UNIT, [Line("l", "decode", x, y)])
-    assert path(drawing, "line") == f"M{LEFT}.0,{BOTTOM}.0h0L259.0,{TOP}.0M{RIGHT}.0,{BOTTOM}.0h0"
+    assert path(drawing, "line") == f"M{LEFT}.0,{BOTTOM}.0h0L262.0,{TOP}.0M{RIGHT}.0,{BOTTOM}.0h0"
 
 
 def test_a_step_holds_its_value() -> None:
@@ -117,8 +117,8 @@ def test_a_step_holds_its_value() -> None:
 def test_bars_stand_on_their_base_and_tell_their_own_height() -> None:
     bars = Bars("b", "decode", np.array([0, 0.5, 1]), np.array([0.75, 0.5]), np.array([0.25, 0.5]))
     drawing = draw(UNIT, UNIT, [bars])
-    assert path(drawing, "bars") == f"M{LEFT}.0,179.0V77.0H259.0V179.0z"  # the second one has no height
-    assert 'data-at="155.5,77.0,0.5"' in drawing
+    assert path(drawing, "bars") == f"M{LEFT}.0,179.0V77.0H262.0V179.0z"  # the second one has no height
+    assert 'data-at="160.0,77.0,0.5"' in drawing
 
 
 def test_limits_and_bands() -> None:
@@ -135,6 +135,17 @@ def test_names_of_levels_that_are_close_stand_at_both_ends() -> None:
     drawing = draw(UNIT, UNIT, [], [Limit("a", 0.5, across=True), Limit("b", 0.52, across=True)])
     anchors = {each.text: each.get("text-anchor") for each in tree(drawing).iter("text")}
     assert (anchors["a"], anchors["b"]) == ("end", "start")
+
+
+def test_no_name_covers_another() -> None:
+    limits = [Limit(name, 0.97, across=True) for name in "abcd"]
+    drawing = draw(UNIT, UNIT, [], limits, [Band("warmup", 0, 0.5), Band("drain", 0.8, 1)])
+    told = {each.text: each.attrib for each in tree(drawing).iter("text")}
+    places = [(told[name]["text-anchor"], float(told[name]["y"])) for name in "abcd"]
+    assert [anchor for anchor, _ in places] == ["end", "start", "end", "start"]
+    assert places[0][1] == places[1][1] == places[2][1] - 16 == places[3][1] - 16
+    assert told["warmup"]["y"] == told["drain"]["y"]
+    assert all(abs(float(told["drain"]["y"]) - y) >= 13 for _, y in places)
 
 
 def test_the_script_is_told_the_axes() -> None:

@@ -240,8 +240,15 @@ def test_queue_and_prefill_are_told_apart_where_the_server_does() -> None:
         "prefill_s": np.arange(15) * 1.0, "prefill_requests": np.arange(15) * 10.0,
     })  # fmt: skip
     page = checked(rendered(replace(mixed(), server=told)))
-    assert "Here the queue is 75% of it." in page.text
-    assert "Is it the queue or the prefill? Not drawn" in checked(rendered(mixed())).text
+    assert "Here the queue is 75% of both." in page.text
+    whole, apart = "Does TTFT stay the same while the load lasts?", "Is it the queue or the prefill?"
+    assert [each["aria-label"] for each in page.named("figure")].count(f"{whole} {apart}") == 1
+    (data,) = re.findall(r"Does TTFT stay.*? Data (from .*?) Does", page.text)
+    assert data.startswith("from (s) TTFT p50 TTFT p95 queue prefill 0 ")
+    assert " 300 ms 100 ms 1 " in data
+    unscraped = checked(rendered(mixed()))
+    assert f"{apart} Not drawn" in unscraped.text
+    assert whole in [each["aria-label"] for each in unscraped.named("figure")]
 
 
 def test_a_floor_is_shown_where_the_replica_is_known() -> None:

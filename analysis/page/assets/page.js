@@ -1,7 +1,7 @@
 "use strict";
 (() => {
   const SVG = "svg[data-x]";
-  const pairs = (text) => [...text.matchAll(/(-?[\d.]+),(-?[\d.]+)(?:,(-?[\d.e+]+))?/g)].map((m) => m.slice(1).map(Number));
+  const pairs = (text) => [...text.matchAll(/(-?[\d.]+),(-?[\d.]+)(?:,(-?[\d.e+-]+))?/g)].map((m) => m.slice(1).map(Number));
 
   // --- values under the pointer: paths are read back through the axes -------------------------------------------
   const axis = (told) => {
@@ -24,17 +24,21 @@
     if (a.unit === "share") return digits(100 * v) + "%";
     if (a.unit === "clock") return digits(v) + " s";
     if (a.unit === "s") return v >= 1 ? digits(v) + " s" : v >= 1e-3 ? digits(v * 1e3) + " ms" : digits(v * 1e6) + " µs";
+    if (a.unit === "change") return signed(100 * (v - 1)) + "%";
+    if (a.unit === "points") return signed(100 * v) + " pp";
     return digits(v) + (a.unit === "times" ? "×" : "");
   };
+  const signed = (v) => (v > 0 ? "+" : "") + digits(v);
 
   const plots = new WeakMap();
   const plot = (svg) => {
     if (!plots.has(svg)) {
-      const series = [...svg.querySelectorAll("path[data-name]")].map((path) => ({
-        name: path.dataset.name,
-        at: pairs(path.dataset.at || path.getAttribute("d")).sort((a, b) => a[0] - b[0]),
+      const series = [...svg.querySelectorAll("[data-name]")].map((mark) => ({
+        name: mark.dataset.name,
+        at: pairs(mark.dataset.at ?? mark.getAttribute("d")).sort((a, b) => a[0] - b[0]),
       }));
-      plots.set(svg, { x: axis(svg.dataset.x), y: axis(svg.dataset.y), series: series.filter((s) => s.at.length) });
+      const y = svg.dataset.y && axis(svg.dataset.y); // a forest has rows instead
+      plots.set(svg, { x: axis(svg.dataset.x), y, series: series.filter((s) => s.at.length) });
     }
     return plots.get(svg);
   };
@@ -57,9 +61,9 @@
     tip.replaceChildren();
     const name = document.createElement("b");
     name.textContent = one.name;
-    const yValue = told === undefined || Number.isNaN(told) ? value(p.y, y) : told;
-    tip.append(name, `${p.x.label}: ${shown(p.x, value(p.x, x))}`, document.createElement("br"),
-      `${p.y.label}: ${shown(p.y, yValue)}`);
+    const known = (a, px) => `${a.label}: ${shown(a, told === undefined || Number.isNaN(told) ? value(a, px) : told)}`;
+    if (p.y) tip.append(name, `${p.x.label}: ${shown(p.x, value(p.x, x))}`, document.createElement("br"), known(p.y, y));
+    else tip.append(name, known(p.x, x));
     tip.hidden = false;
     cursor.setAttribute("cx", x);
     cursor.setAttribute("cy", y);
@@ -88,7 +92,8 @@
     else hide();
   });
 
-  // Arrow keys on a focused figure: left and right along a series, up and down to another one.
+  // Arrow keys on a focused figure: left and right along a series (or a row), up and down to another one. The first
+  // key shows where one is: at the beginning, or at the value of the first row.
   const places = new WeakMap();
   const STEP = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
   document.addEventListener("keydown", (event) => {
@@ -100,10 +105,11 @@
     if (!series.length) return;
     event.preventDefault();
     const [down, right] = STEP[event.key];
-    let [line, share] = places.get(svg) || [0, 0];
-    line = (line + down + series.length) % series.length;
+    const before = places.get(svg);
+    let [line, share] = before || [0, plot(svg).y ? 0 : 0.5];
+    if (before) line = (line + down + series.length) % series.length;
     const at = series[line].at;
-    share = Math.min(1, Math.max(0, share + right / Math.max(1, Math.min(60, at.length - 1))));
+    if (before) share = Math.min(1, Math.max(0, share + right / Math.max(1, Math.min(60, at.length - 1))));
     places.set(svg, [line, share]);
     show(svg, series[line], at[Math.round(share * (at.length - 1))]);
   });

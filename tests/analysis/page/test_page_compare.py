@@ -65,7 +65,7 @@ def test_each_phase_has_a_forest_of_its_own() -> None:
         ("How did requests as a whole change?", "e2e.p95", "+50.0% worse"),
         ("How did errors change?", "errors", "+2.00 pp worse"),
     ):
-        assert f"<title>{name}: {told}</title>" in parts[question]
+        assert f'data-name="{name}: {told}"' in parts[question]
         assert parts[question].count("<circle") == 1
 
 
@@ -126,6 +126,26 @@ def test_a_class_that_only_one_side_has_is_said() -> None:
     text = checked(render(comparison(), side("chat", "rag"), side("chat"))).text
     assert "Is the slow end of TTFT of rag slower? Not drawn: TTFT is undefined for the candidate." in text
     assert "Is the slow end of TTFT of chat slower? The share" in text
+
+
+def test_limits_of_the_workload_stand_in_the_distributions() -> None:
+    def side(slo: dict[str, list[str]], *names: str) -> list[Run]:
+        records = [record(name, every(10, 20, 50), usage=20, class_name=name) for name in names]
+        return [run_of(*records, workload={"name": "w", "slo": slo})]
+
+    asked = {"all": ["ttft.p95<60ms", "errors<1%"], "rag": ["ttft.p99<70ms", "itl.p99<20ms", "itl.p50<9s"]}
+    for names, of_ttft, of_itl in (
+        (("rag",), {"p95 < 60.0 ms", "p99 < 70.0 ms"}, {"p99 < 20.0 ms"}),  # 9 s are too far away to be drawn
+        (("rag", "chat"), {"all requests p95 < 60.0 ms", "p99 < 70.0 ms"}, {"p99 < 20.0 ms"}),
+    ):
+        document = render(comparison(), side(asked, *names), side({"rag": ["nonsense"]}, *names))
+        checked(document)
+        parts = dict(re.findall(r'<figure tabindex="0" aria-label="([^"]+)">(.*?)</figure>', document, re.DOTALL))
+        of = " of rag" if len(names) > 1 else ""
+        for metric, drawn in (("TTFT", of_ttft), ("ITL", of_itl)):
+            found = re.findall(r'class="limit-name[^>]*>([^<]*)<', parts[f"Is the slow end of {metric}{of} slower?"])
+            assert {each.replace("&lt;", "<") for each in found} == drawn
+    assert "A limit is met" not in checked(render(comparison(), RUN, RUN)).text
 
 
 def test_without_tokens_per_event_gaps_stand_for_itl() -> None:

@@ -13,7 +13,7 @@ from analysis.page.forest import Change, Group, forest
 from tests.analysis.test_report_html import drawing_numbers
 
 HALF_TO_TWICE = Axis("change", "log", 0.5, 2.0, "change")
-MIDDLE, LEFT, RIGHT, FIRST_PX, ROW_PX = 235.0, 112.0, 358.0, 19.5, 19.0
+MIDDLE, LEFT, RIGHT, FIRST_PX, ROW_PX = 230.0, 112.0, 348.0, 19.5, 19.0
 """Pixels of no change, of the ends, and of the first row of a forest without headings."""
 
 
@@ -57,7 +57,7 @@ def test_rows_lie_below_each_other_with_their_intervals() -> None:
 
 def test_what_goes_on_beyond_the_axis_ends_in_an_arrow() -> None:
     _, lines = parts(forest(HALF_TO_TWICE, None, [Group("", [Change("a", 1.0, (0.1, math.inf), "pass", "")])], "l"))
-    assert lines == ["M112.0,19.5 358.0,19.5", "M118.0,15.5 112.0,19.5 118.0,23.5", "M352.0,15.5 358.0,19.5 352.0,23.5"]
+    assert lines == ["M112.0,19.5 348.0,19.5", "M118.0,15.5 112.0,19.5 118.0,23.5", "M342.0,15.5 348.0,19.5 342.0,23.5"]
 
 
 def test_a_heading_takes_a_row_and_a_value_that_is_not_known_no_point() -> None:
@@ -65,6 +65,19 @@ def test_a_heading_takes_a_row_and_a_value_that_is_not_known_no_point() -> None:
     assert parts(drawing) == ([], [])
     assert re.findall(r"<text[^>]*>([^<]+)</text>", drawing)[-3:] == ["chat", "a", "–"]
     assert 'viewBox="0 0 480 88"' in drawing
+
+
+def test_keys_stop_at_the_ends_and_the_value_of_each_row() -> None:
+    chat = [Change("a", 1.0, (0.1, math.inf), "pass", "0%"), Change("b", None, (0.5, 2.0), "pass", "–")]
+    drawing = forest(HALF_TO_TWICE, None, [Group("chat", chat), Group("", [Change("c", None, None, "fail", "–")])], "l")
+    root = ElementTree.fromstring(drawing)
+    assert root.get("data-x") == f"log change 0.5 2 {LEFT:g} {RIGHT:g} change"
+    assert root.get("data-y") is None
+    assert {each.get("data-name"): each.get("data-at") for each in root.iter("g")} == {
+        "chat a: 0%": "112.0,38.5,0.1 230.0,38.5,1",  # the place where the axis ends, the value beyond it
+        "chat b: –": "112.0,57.5,0.5 348.0,57.5,2",
+        "c: –": "",
+    }
 
 
 CHANGES = st.builds(

@@ -42,8 +42,8 @@ def test_each_figure_has_a_row_a_policy() -> None:
     assert len(drawn) == 4
     for _, content in drawn:
         assert content.count("<circle") == 2
-    assert "<title>a: 100 ms</title>" in drawn[0][1]
-    assert "<title>b: 50.0 ms</title>" in drawn[1][1]
+    assert 'data-name="a: 100 ms"' in drawn[0][1]
+    assert 'data-name="b: 50.0 ms"' in drawn[1][1]
 
 
 def test_a_policy_without_samples_is_left_out_of_the_drawing() -> None:
