@@ -161,7 +161,8 @@ class _Apart:
     def words(self) -> str:
         queue_s, prefill_s = np.nansum(self.queue_s), np.nansum(self.prefill_s)
         total_s = float(queue_s + prefill_s)
-        told = f" Here the queue is {share(float(queue_s) / total_s).text} of both." if total_s else ""
+        part = round(float(queue_s) / total_s, 3) if total_s else None
+        told = "" if part is None else f" Here the queue is {share(part).text if part else 'next to nothing'} of both."
         return (
             " Queue and prefill are the server's own account: a queue is cured by more replicas or fewer requests; "
             f"prefill itself by a faster GPU, shorter prompts or prefix caching.{told}"
