@@ -1,11 +1,15 @@
 /* A server that knows the truth: it streams chat completions and logs when it handed each token to the kernel.
 
-   token_server FIRST_MS GAP_MS SPREAD LOG_FOLDER
+   token_server FIRST_MS GAP_MS SPREAD LOG_FOLDER [FREEZE_AFTER FREEZE_MS]
 
    Prints "port N" once it listens on 127.0.0.1. Any POST gets max_tokens tokens, one server-sent event per HTTP chunk
-   per send(): the first after FIRST_MS, then one every GAP_MS, lateness never adding up. SPREAD 1 shifts the phase of
-   each stream, SPREAD 0 makes all streams send at the same instants. SIGTERM ends it and writes two files: tokens.bin
-   (struct token, as below) and requests.txt (one x-request-id a line; its line number is token.request). */
+   per send(): the first after FIRST_MS, then one every GAP_MS, lateness never adding up. They have the form of chat
+   completions, or of plain ones under /v1/completions. SPREAD 1 shifts the phase of each stream, SPREAD 0 makes all
+   streams send at the same instants. FREEZE_AFTER: once that many tokens are out, all open streams stand still for
+   FREEZE_MS and then go on, later by as much.
+
+   SIGTERM ends it and writes two files: tokens.bin (struct token, as below) and requests.txt, in which line
+   token.request has the kernel's receive stamp of the read that completed the request, and its x-request-id. */
 
 #define _GNU_SOURCE
 #include <errno.h>
@@ -32,7 +36,8 @@
 #define GOLDEN 0.6180339887498949
 #define START "data: {\"id\":\"chatcmpl-%032x\",\"object\":\"chat.completion.chunk\",\"created\":1735689600," \
               "\"model\":\"bench\","
-#define WORD "\"content\":\" word\""
+#define WORD "\"delta\":{\"content\":\" word\"}"
+#define TEXT "\"text\":\" word\"" /* of /v1/completions */
 
 /* Instants are CLOCK_REALTIME ns, the clock of the kernel's receive stamps. The truth lies between `before` and `after`
    the send() call: where these are far apart, this process was held up in between. */
@@ -40,8 +45,10 @@ struct token { int32_t request, seq; int64_t due, before, after; };
 
 struct connection {
     char *in; size_t have, room;        /* bytes of a request that is not whole yet */
+    int64_t arrived;                    /* of the latest of them */
     uint32_t life;                      /* counts the uses of this descriptor, so that old timers are told apart */
     int32_t request, seq, tokens;       /* the answer in progress; tokens 0: none */
+    int chats;                          /* else the answer has the form of /v1/completions */
     char event[640]; int event_length;  /* the HTTP chunk of a token in the middle of the stream */
 };
 
@@ -53,7 +60,9 @@ static int timers, poller, requests;
 static long logged, refused_bytes;
 static struct token *tokens;
 static char (*ids)[ID_LENGTH];
-static int64_t first_ns, gap_ns;
+static int64_t *arrivals;
+static int64_t first_ns, gap_ns, freeze_ns;
+static long freeze_after = -1;
 static int spread;
 
 static void die(const char *what) { perror(what); exit(1); }
@@ -88,21 +97,20 @@ static struct timer pop(void) {
 
 static int chunk(char *out, const char *payload) { return sprintf(out, "%zx\r\n%s\r\n", strlen(payload), payload); }
 
-static void event(char *out, int32_t request, const char *delta, const char *finish) {
-    sprintf(out,
-            START "\"choices\":[{\"index\":0,\"delta\":{%s},\"logprobs\":null,\"finish_reason\":%s}]}\n\n",
-            request, delta, finish);
+static void event(char *out, int32_t request, const char *text, const char *finish) {
+    sprintf(out, START "\"choices\":[{\"index\":0,%s,\"logprobs\":null,\"finish_reason\":%s}]}\n\n", request, text,
+            finish);
 }
 
 static int role_piece(char *out, const struct connection *c) {
     char role[512];
-    event(role, c->request, "\"role\":\"assistant\",\"content\":\"\"", "null");
+    event(role, c->request, "\"delta\":{\"role\":\"assistant\",\"content\":\"\"}", "null");
     return chunk(out, role);
 }
 
 static int last_piece(char *out, const struct connection *c) {
     char last[512], usage[512];
-    event(last, c->request, WORD, "\"length\"");
+    event(last, c->request, c->chats ? WORD : TEXT, "\"length\"");
     sprintf(usage,
             START "\"choices\":[],\"usage\":{\"prompt_tokens\":100,\"total_tokens\":%d,\"completion_tokens\":%d}}\n\n",
             c->request, 100 + c->tokens, c->tokens);
@@ -113,7 +121,7 @@ static int last_piece(char *out, const struct connection *c) {
 }
 
 static int piece(char *out, const struct connection *c) {
-    int length = c->seq == 0 ? role_piece(out, c) : 0;
+    int length = c->seq == 0 && c->chats ? role_piece(out, c) : 0;
     if (c->seq == c->tokens - 1) return length + last_piece(out + length, c);
     memcpy(out + length, c->event, c->event_length);
     return length + c->event_length;
@@ -143,6 +151,11 @@ static void log_token(struct token token) {
     tokens[logged++] = token;
 }
 
+/* All timers move alike, so the heap stays one. */
+static void freeze(void) {
+    for (int i = 0; i < timers; i++) heap[i].due += freeze_ns;
+}
+
 static void send_token(struct timer timer) {
     struct connection *c = connections[timer.fd];
     if (c->life != timer.life || !c->tokens) return;
@@ -154,6 +167,7 @@ static void send_token(struct timer timer) {
     log_token(token);
     if (last) c->tokens = 0;
     else push((struct timer){timer.due + gap_ns, timer.fd, timer.life});
+    if (logged == freeze_after) freeze();
 }
 
 static const char *header(const char *head, const char *name) {
@@ -183,12 +197,14 @@ static void start_stream(int fd, const char *head, const char *body) {
     struct connection *c = connections[fd];
     if (requests == MAX_REQUESTS) die("too many requests for the log");
     c->request = requests++;
+    arrivals[c->request] = c->arrived;
     c->seq = 0;
     c->tokens = asked_tokens(body);
+    c->chats = !strstr(head, "/v1/completions");
     const char *id = header(head, "\r\nx-request-id:");
     if (id) snprintf(ids[c->request], ID_LENGTH, "%.*s", (int)strcspn(id, "\r"), id);
     char text[512];
-    event(text, c->request, WORD, "null");
+    event(text, c->request, c->chats ? WORD : TEXT, "null");
     c->event_length = chunk(c->event, text);
     if (send_all(fd, answer, sizeof answer - 1)) push((struct timer){first_due(c->request), fd, c->life});
 }
@@ -218,12 +234,25 @@ static void take_request(int fd) {
     memmove(c->in, c->in + whole, c->have + 1);
 }
 
+/* The kernel's stamp, CLOCK_REALTIME ns: when the client handed the bytes over, however late this process reads. */
+static int64_t stamp_ns(struct msghdr *message) {
+    struct cmsghdr *note = CMSG_FIRSTHDR(message);
+    if (!note || note->cmsg_type != SCM_TIMESTAMPNS) return now_ns();
+    struct timespec t;
+    memcpy(&t, CMSG_DATA(note), sizeof t);
+    return t.tv_sec * 1000000000LL + t.tv_nsec;
+}
+
 static void read_some(int fd) {
     struct connection *c = connections[fd];
     if (c->room - c->have < 65536) c->in = realloc(c->in, c->room = 2 * c->room + 131072);
-    ssize_t got = recv(fd, c->in + c->have, c->room - c->have - 1, MSG_DONTWAIT);
+    char control[128];
+    struct iovec to = {c->in + c->have, c->room - c->have - 1};
+    struct msghdr message = {.msg_iov = &to, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+    ssize_t got = recvmsg(fd, &message, MSG_DONTWAIT);
     if (got < 0 && errno == EAGAIN) return;
     if (got <= 0) { hang_up(fd); return; }
+    c->arrived = stamp_ns(&message);
     c->in[c->have += got] = 0;
     take_request(fd);
 }
@@ -245,6 +274,7 @@ static int listen_on_loopback(void) {
     socklen_t size = sizeof address;
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
     if (bind(fd, (struct sockaddr *)&address, size) || listen(fd, 4096)) die("listen");
+    setsockopt(fd, SOL_SOCKET, SO_TIMESTAMPNS, &(int){1}, sizeof(int)); /* accepted sockets inherit it */
     getsockname(fd, (struct sockaddr *)&address, &size);
     printf("port %d\n", ntohs(address.sin_port));
     fflush(stdout);
@@ -283,20 +313,25 @@ static void write_log(const char *folder) {
     if (!file || fwrite(tokens, sizeof *tokens, logged, file) != (size_t)logged || fclose(file)) die(path);
     snprintf(path, sizeof path, "%s/requests.txt", folder);
     if (!(file = fopen(path, "w"))) die(path);
-    for (int i = 0; i < requests; i++) fprintf(file, "%s\n", ids[i]);
+    for (int i = 0; i < requests; i++) fprintf(file, "%ld %s\n", (long)arrivals[i], ids[i]);
     if (fclose(file)) die(path);
     if (refused_bytes) fprintf(stderr, "token_server: %ld bytes not taken by clients slow or gone\n", refused_bytes);
 }
 
 int main(int argc, char **argv) {
-    if (argc != 5) { fprintf(stderr, "usage: token_server FIRST_MS GAP_MS SPREAD LOG_FOLDER\n"); return 2; }
+    if (argc != 5 && argc != 7) {
+        fprintf(stderr, "usage: token_server FIRST_MS GAP_MS SPREAD LOG_FOLDER [FREEZE_AFTER FREEZE_MS]\n");
+        return 2;
+    }
     first_ns = atof(argv[1]) * 1e6;
     gap_ns = atof(argv[2]) * 1e6;
     spread = atoi(argv[3]);
+    if (argc == 7) { freeze_after = atol(argv[5]); freeze_ns = atof(argv[6]) * 1e6; }
     int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
     tokens = mmap(NULL, MAX_TOKENS * sizeof *tokens, PROT_READ | PROT_WRITE, flags, -1, 0);
     ids = mmap(NULL, (size_t)MAX_REQUESTS * ID_LENGTH, PROT_READ | PROT_WRITE, flags, -1, 0);
-    if (tokens == MAP_FAILED || ids == MAP_FAILED) die("mmap");
+    arrivals = mmap(NULL, MAX_REQUESTS * sizeof *arrivals, PROT_READ | PROT_WRITE, flags, -1, 0);
+    if (tokens == MAP_FAILED || ids == MAP_FAILED || arrivals == MAP_FAILED) die("mmap");
     struct rlimit files;
     getrlimit(RLIMIT_NOFILE, &files);
     files.rlim_cur = files.rlim_max;
