@@ -218,7 +218,7 @@ def _matched(
 def _causes(run: Run, kind: Ints, found: Match, believed: Bools, several: Bools, start_ns: Ints, end_ns: Ints) -> Words:
     return np.select(
         [
-            client_was_late(run, start_ns, end_ns),
+            client_was_late(run, start_ns, end_ns, kind == 0),
             kind == 0,
             (kind == 1) & believed,
             (kind == 1) & several & ~found.found,
@@ -266,15 +266,17 @@ def _first_later(arrival_ns: Ints, low: Ints, high: Ints, limit_ns: Ints) -> Int
     return low
 
 
-def client_was_late(run: Run, start_ns: Ints, end_ns: Ints) -> Bools:
-    """Kernel stamps do not depend on the client; without them its own lateness can look like a stall."""
-    return np.asarray(loop_lag_s(run, start_ns, end_ns) >= (end_ns - start_ns) / 2e9)
+def client_was_late(run: Run, start_ns: Ints, end_ns: Ints, burst: Bools) -> Bools:
+    """Whether our own lateness looks like a freeze. The kernel's stamps do not depend on us, except that one read has
+    one, that of its last bytes: what had to wait for it comes in a burst."""
+    late = loop_lag_s(run, start_ns, end_ns) >= (end_ns - start_ns) / 2e9
+    return np.asarray(late & (burst | (run.meta.get("timestamp_source") != "kernel")))
 
 
 def loop_lag_s(run: Run, start_ns: Ints, end_ns: Ints) -> Floats:
-    """The longest delay of our own event loop in each interval; 0 where it cannot have mattered, or is not known."""
+    """The longest delay of our own event loop in each interval; 0 where it is not known."""
     lag_s = np.zeros(len(start_ns))
-    if run.client is None or run.meta.get("timestamp_source") == "kernel" or "loop_lag_max_s" not in run.client:
+    if run.client is None or "loop_lag_max_s" not in run.client:
         return lag_s
     order = np.argsort(at := numbers(run.client, "t_ns"), kind="stable")  # several workers may have sampled
     at, known = at[order], np.nan_to_num(numbers(run.client, "loop_lag_max_s"))[order]

@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -115,6 +116,27 @@ def test_a_stream_that_is_held_up_on_its_own_is_no_engine() -> None:
     held = frozen("held", [(1000, 1600), (2100, 2500), (3000, 3400)])
     assert set(engines_of(run_of(*FREEZE, held, A, B)).tolist()) == {0}
     assert ("one_stream", None) in causes(*FREEZE, held, A, B)
+
+
+@pytest.mark.parametrize(
+    ("stamps", "lag_s", "cause"),
+    [
+        ("kernel", 0.3, "client"),  # one read has one stamp: what waited for it comes in a burst
+        ("kernel", 0.01, "buffering"),
+        ("user", 0.3, "client"),
+    ],
+)
+def test_a_burst_after_our_own_lateness_is_ours(stamps: str, lag_s: float, cause: str) -> None:
+    at = [100 + 20 * i for i in range(20)] + [900] * 20 + [920 + 20 * i for i in range(20)]
+    client = pd.DataFrame({"t_ns": [10**9], "loop_lag_max_s": [lag_s]})
+    run = Run.from_records(meta(timestamp_source=stamps), [record("s", at, usage=60)], None, client)
+    assert diagnose(run, find(run), run.measured).cause.tolist() == [cause]
+
+
+def test_a_freeze_without_a_burst_is_not_ours_by_the_kernels_stamps() -> None:
+    client = pd.DataFrame({"t_ns": [2 * 10**9], "loop_lag_max_s": [0.5]})
+    run = Run.from_records(meta(timestamp_source="kernel"), [*FREEZE, A, B], None, client)
+    assert "client" not in diagnose(run, find(run), run.measured).cause.tolist()
 
 
 def test_a_prompt_that_is_far_too_short_for_it_is_no_culprit() -> None:
