@@ -30,6 +30,8 @@ ALL = 0.8
 BEFORE, PERHAPS = 3.0, 0.5
 """A stream that began up to so many usual passes before the end of a long one took part with this weight: engines that
 read prompts first have the others decode afterwards."""
+USUALLY = 0.7
+"""Where a smaller part of the long gaps is shared, what streams share is chance: two were held up at the same time."""
 FEW = 3
 """Fewer streams, or passes, tell nothing."""
 
@@ -43,11 +45,13 @@ class Passes:
     Attributes:
         start_ns, end_ns: From the earliest token before it to the latest that it brought.
         members: How surely each stream took part in it, by its position in `Run.requests`.
+        shared: What part of the long gaps belongs to one of them: the others are of streams that stood still alone.
     """
 
     start_ns: Ints
     end_ns: Ints
     members: list[dict[int, float]]
+    shared: float
 
 
 @dataclass(frozen=True)
@@ -83,7 +87,7 @@ def engines_of(run: Run) -> Ints:
     if not (quiet.end_ns - quiet.start_ns > LONG * step_ns).any():
         return one
     passes = _passes(quiet, run.column("first_token_ns"), step_ns)
-    if len(passes.members) < FEW or _all_stand_still(run, passes, quiet):
+    if len(passes.members) < FEW or passes.shared < USUALLY or _all_stand_still(run, passes, quiet):
         return one
     number = _numbered(_groups(run, _not_too_many(run, passes)), run)
     return number if number.max(initial=0) > 0 else one
@@ -110,9 +114,10 @@ def _passes(quiet: Silences, first_ns: Floats, step_ns: float) -> Passes:
         members.append(
             dict(zip(new[low:high].tolist(), weights.tolist(), strict=True)) | dict.fromkeys(rows.tolist(), 1.0)
         )
-    told = np.diff(np.append(firsts, len(row))) > 1  # a stream alone is no evidence, whoever begins meanwhile
-    told &= np.maximum.reduceat(end_ns - start_ns, firsts) > LONG * step_ns
-    return Passes(began_ns[told], ended_ns[told], [members[at] for at in np.flatnonzero(told)])
+    sizes, long = np.diff(np.append(firsts, len(row))), end_ns - start_ns > LONG * step_ns
+    told = (sizes > 1) & np.logical_or.reduceat(long, firsts)  # one alone is no evidence, whoever begins meanwhile
+    shared = float(long[np.repeat(told, sizes)].sum() / long.sum())
+    return Passes(began_ns[told], ended_ns[told], [members[at] for at in np.flatnonzero(told)], shared)
 
 
 def _not_too_many(run: Run, passes: Passes) -> Passes:
@@ -121,7 +126,7 @@ def _not_too_many(run: Run, passes: Passes) -> Passes:
     most = int(MOST_PARTS / max(1.0, float(np.mean(streams))))
     longest = np.sort(np.argsort(passes.start_ns - passes.end_ns, kind="stable")[:most])
     members = [passes.members[at] for at in longest]
-    return Passes(passes.start_ns[longest], passes.end_ns[longest], members)
+    return Passes(passes.start_ns[longest], passes.end_ns[longest], members, passes.shared)
 
 
 def _all_stand_still(run: Run, passes: Passes, quiet: Silences) -> bool:

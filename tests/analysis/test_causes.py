@@ -112,6 +112,13 @@ def test_of_two_engines_each_has_its_own_freezes_and_culprits() -> None:
     assert found == [("prefill_interference", name) for name in "acbd"]
 
 
+def test_streams_that_are_held_up_by_chance_together_are_no_engine() -> None:
+    since = [1000, 1000, 2000, 2300, 3300, 3300, 4300, 4600, 5000, 5000, 5500, 6000]
+    held = [frozen(f"h{i}", [(each, each + 800)]) for i, each in enumerate(since)]
+    assert set(engines_of(run_of(*held)).tolist()) == {0}
+    assert {cause for cause, _ in causes(*held)} == {"one_stream"}
+
+
 def test_a_stream_that_is_held_up_on_its_own_is_no_engine() -> None:
     held = frozen("held", [(1000, 1600), (2100, 2500), (3000, 3400)])
     assert set(engines_of(run_of(*FREEZE, held, A, B)).tolist()) == {0}
