@@ -43,7 +43,7 @@ class Passes:
     """Long passes in which several streams took part, in order of time.
 
     Attributes:
-        start_ns, end_ns: From the earliest token before it to the latest that it brought.
+        start_ns, end_ns: From the token before it, of most of its streams, to the latest that it brought.
         members: How surely each stream took part in it, by its position in `Run.requests`.
         shared: What part of the long gaps belongs to one of them: the others are of streams that stood still alone.
     """
@@ -102,7 +102,9 @@ def _passes(quiet: Silences, first_ns: Floats, step_ns: float) -> Passes:
     order = np.argsort(quiet.end_ns, kind="stable")
     row, start_ns, end_ns = quiet.row[order], quiet.start_ns[order], quiet.end_ns[order]
     firsts = np.flatnonzero(np.diff(end_ns, prepend=end_ns[:1] - TOGETHER_NS - 1) > TOGETHER_NS)
-    began_ns, ended_ns = np.minimum.reduceat(start_ns, firsts), np.maximum.reduceat(end_ns, firsts)
+    ended_ns, sizes = np.maximum.reduceat(end_ns, firsts), np.diff(np.append(firsts, len(row)))
+    # Of most of its streams: one that was preempted long before may go on with the same pass.
+    began_ns = start_ns[np.lexsort((start_ns, np.repeat(np.arange(len(sizes)), sizes)))][firsts + sizes // 2]
     new = np.argsort(first_ns, kind="stable")  # those without tokens, which have NaN, come last
     new_ns = first_ns[new]
     before_ns = end_ns[firsts] - TOGETHER_NS
@@ -114,8 +116,8 @@ def _passes(quiet: Silences, first_ns: Floats, step_ns: float) -> Passes:
         members.append(
             dict(zip(new[low:high].tolist(), weights.tolist(), strict=True)) | dict.fromkeys(rows.tolist(), 1.0)
         )
-    sizes, long = np.diff(np.append(firsts, len(row))), end_ns - start_ns > LONG * step_ns
-    told = (sizes > 1) & np.logical_or.reduceat(long, firsts)  # one alone is no evidence, whoever begins meanwhile
+    long = end_ns - start_ns > LONG * step_ns
+    told = (sizes > 1) & (ended_ns - began_ns > LONG * step_ns)  # one alone is no evidence, whoever begins meanwhile
     shared = float(long[np.repeat(told, sizes)].sum() / long.sum())
     return Passes(began_ns[told], ended_ns[told], [members[at] for at in np.flatnonzero(told)], shared)
 
