@@ -90,7 +90,7 @@ class Episodes:
     waits: Waits
     pace_ns: float
     streams: Streams
-    beside: Mapping[int, Streams]
+    beside: dict[int, Streams]
 
     def __len__(self) -> int:
         return len(self.start_ns)
@@ -157,7 +157,7 @@ def _explained(
     kind: Ints,
     engine: Ints,
     still: Stalls,
-    beside: Mapping[int, Streams],
+    beside: dict[int, Streams],
 ) -> Episodes:
     """The episodes in order of start, each with its cause. Kinds: 0 followed by a burst, 1 shared, 2 alone."""
     starts = np.concatenate([[0], np.cumsum(sizes)])

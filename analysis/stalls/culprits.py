@@ -9,7 +9,6 @@ longer than its prompt can account for at the pace at which this server reads pr
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
@@ -230,12 +229,15 @@ def match(waits: Waits, prefill: Prefill, start_ns: Ints, end_ns: Ints, step_ns:
     return Match(at, ended, tokens, np.where(use_next, coming, explained))
 
 
-def first_match(tiers: Sequence[Waits], *asked: Any) -> tuple[Match, Ints]:
+def first_match(
+    tiers: Sequence[Waits], prefill: Prefill, start_ns: Ints, end_ns: Ints, step_ns: float, stopped: Level
+) -> tuple[Match, Ints]:
     """As `match` among the first of several sets of waits, and of those that it leaves open among the next; and in
     which of them each was found."""
-    found, tier = match(tiers[0], *asked), np.zeros(len(asked[1]), dtype=np.int64)
+    found = match(tiers[0], prefill, start_ns, end_ns, step_ns, stopped)
+    tier = np.zeros(len(start_ns), dtype=np.int64)
     for number, waits in enumerate(tiers[1:], 1):
-        other = match(waits, *asked)
+        other = match(waits, prefill, start_ns, end_ns, step_ns, stopped)
         better = np.flatnonzero(~found.found & (other.found | other.ended))
         found.put(better, other.take(better))
         tier[better] = number

@@ -105,21 +105,19 @@ def _passes(quiet: Silences, first_ns: Floats, step_ns: float) -> Passes:
     ended_ns, sizes = np.maximum.reduceat(end_ns, firsts), np.diff(np.append(firsts, len(row)))
     # Of most of its streams: one that was preempted long before may go on with the same pass.
     began_ns = start_ns[np.lexsort((start_ns, np.repeat(np.arange(len(sizes)), sizes)))][firsts + sizes // 2]
-    new = np.argsort(first_ns, kind="stable")  # those without tokens, which have NaN, come last
-    new_ns = first_ns[new]
-    before_ns = end_ns[firsts] - TOGETHER_NS
-    since = np.searchsorted(new_ns, before_ns - BEFORE * step_ns)
-    until = np.searchsorted(new_ns, ended_ns + TOGETHER_NS, side="right")
-    members = []
-    for rows, low, high, sure_ns in zip(np.split(row, firsts[1:]), since, until, before_ns, strict=True):
-        weights = np.where(new_ns[low:high] >= sure_ns, 1.0, PERHAPS)
-        members.append(
-            dict(zip(new[low:high].tolist(), weights.tolist(), strict=True)) | dict.fromkeys(rows.tolist(), 1.0)
-        )
     long = end_ns - start_ns > LONG * step_ns
     told = (sizes > 1) & (ended_ns - began_ns > LONG * step_ns)  # one alone is no evidence, whoever begins meanwhile
     shared = float(long[np.repeat(told, sizes)].sum() / long.sum())
-    return Passes(began_ns[told], ended_ns[told], [members[at] for at in np.flatnonzero(told)], shared)
+    new = np.argsort(first_ns, kind="stable")  # those without tokens, which have NaN, come last
+    new_ns, before_ns = first_ns[new], end_ns[firsts[told]] - TOGETHER_NS
+    since = np.searchsorted(new_ns, before_ns - BEFORE * step_ns)
+    until = np.searchsorted(new_ns, ended_ns[told] + TOGETHER_NS, side="right")
+    members = []
+    for at, size, low, high, sure_ns in zip(firsts[told], sizes[told], since, until, before_ns, strict=True):
+        weights = np.where(new_ns[low:high] >= sure_ns, 1.0, PERHAPS)
+        begun = dict(zip(new[low:high].tolist(), weights.tolist(), strict=True))
+        members.append(begun | dict.fromkeys(row[at : at + size].tolist(), 1.0))
+    return Passes(began_ns[told], ended_ns[told], members, shared)
 
 
 def _not_too_many(run: Run, passes: Passes) -> Passes:

@@ -8,6 +8,7 @@ from analysis.quantiles import Ints
 from analysis.run import Run
 from analysis.server import Server
 from analysis.stalls.causes import Episodes, burst_tokens, loop_lag_s
+from analysis.stalls.engines import UNKNOWN
 from analysis.stalls.level import open_at
 
 Columns = dict[str, Any]
@@ -39,9 +40,9 @@ def _told(columns: Columns, i: int) -> dict[str, Any]:
 
 
 def _of_all(known: Episodes, chosen: Ints) -> Columns:
-    """Beside the streams of the same engine, where several are told apart."""
+    """Beside the streams of the same engine, where several are told apart; beside all where it is not known."""
     decoding, still = np.zeros(len(chosen)), np.zeros(len(chosen))
-    for engine, streams in known.beside.items():
+    for engine, streams in (known.beside | {UNKNOWN: known.streams}).items():
         mine = known.engine[chosen] == engine
         ends = known.start_ns[chosen[mine]], known.end_ns[chosen[mine]]
         decoding[mine], still[mine] = streams.decoding.mean(*ends), streams.still.mean(*ends)
