@@ -69,7 +69,8 @@ class RunClock:
         return self._monotonic_ns() - self.origin_ns
 
     async def sleep_until(self, t_ns: int) -> None:
-        await self._started.wait()
+        if not self._started.is_set():
+            await self._started.wait()
         await asyncio.sleep(max(0, t_ns - self.now_ns()) / 1e9)
         # Timers may fire up to the loop's own resolution early.
         while (left_ns := t_ns - self.now_ns()) > 0:

@@ -7,9 +7,9 @@ one record.
 
 import asyncio
 import sys
-from collections.abc import Callable, Coroutine, Sequence
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from typing import Any, Protocol
 
 from analysis.record import RequestRecord
@@ -23,6 +23,12 @@ __all__ = ["Driven", "Engine", "Live", "Stop", "drive", "stage_at"]
 
 PREPARE_AHEAD_NS = 50_000_000
 """How long before its due time the text of a request is made."""
+
+PREPARE_EARLY_NS = 10_000_000
+"""So much earlier it is made where there is something else to wake up for."""
+
+PREPARE_AT_ONCE = 8
+"""Sessions made ready before others have their turn."""
 
 PRIME_NS = 100_000_000
 """Requests due this soon after the start are made before the clock starts."""
@@ -141,7 +147,9 @@ class _Drive:
 
     def __post_init__(self) -> None:
         self.open_loop = self.schedule.loop == "open"
-        self.sessions = iter(self.schedule.sessions())
+        self.sessions: Iterator[Session] = iter(self.schedule.sessions())
+        self.next_session: Session | None = None
+        self.ready: deque[tuple[Session, list[Request]]] = deque()
         self.measured_from_ns = measured_from_ns(self.schedule.stages)
         self.measured_turns = 0
         self.unstarted_turns = 0
@@ -157,28 +165,43 @@ class _Drive:
                 self.group.create_task(coroutine)
 
     def _prime_open(self) -> list[Coroutine[Any, Any, Any]]:
-        primed: list[Coroutine[Any, Any, Any]] = []
-        for session in self.sessions:
-            if _due(session) >= PRIME_NS:
-                self.sessions = chain((session,), self.sessions)
-                break
-            self.unstarted_turns += turn_count(session)
-            primed.append(self._run_session(session, self._requests(session, 0, ())))
-        return [*primed, self._feed()]
+        self.next_session = next(self.sessions, None)
+        self._prepare(PRIME_NS - 1, sys.maxsize)
+        return [self._feed()]
 
     async def _feed(self) -> None:
-        """Begins each session of an open loop shortly before it is due."""
-        for session in self.sessions:
-            due_ns = _due(session)
-            if await self.ending.sleep_until(due_ns - PREPARE_AHEAD_NS):
-                self.unstarted_turns += turn_count(session)
-                self.group.create_task(self._run_session(session))
-            elif self.ending.includes(due_ns):
-                self._not_sent(session, 0, due_ns)
-            else:
-                break
+        """Makes the sessions of an open loop ready shortly before they are due, and begins each when it is."""
+        while (wake_ns := self._wake_ns()) is not None and await self.ending.sleep_until(wake_ns):
+            now_ns = self.clock.now_ns()
+            while self.ready and _due(self.ready[0][0]) <= now_ns:
+                self.group.create_task(self._run_session(*self.ready.popleft()))
+            self._prepare(now_ns + PREPARE_AHEAD_NS + PREPARE_EARLY_NS, PREPARE_AT_ONCE)
+        self._leave_unbegun()
         self.all_begun = True
         self._count_started(0)
+
+    def _wake_ns(self) -> int | None:
+        """When the next session is due or to be made ready; None if there is none."""
+        begin_ns = [_due(self.ready[0][0])] if self.ready else []
+        prepare_ns = [_due(self.next_session) - PREPARE_AHEAD_NS] if self.next_session else []
+        return min(begin_ns + prepare_ns, default=None)
+
+    def _prepare(self, until_ns: int, at_most: int) -> None:
+        """Makes ready what is due by then."""
+        while at_most > 0 and (session := self.next_session) is not None and _due(session) <= until_ns:
+            self.unstarted_turns += turn_count(session)
+            self.ready.append((session, self._requests(session, 0, ())))
+            self.next_session = next(self.sessions, None)
+            at_most -= 1
+
+    def _leave_unbegun(self) -> None:
+        """Files what was due before the sending was over and has not begun."""
+        for ready, _ in self.ready:
+            self._not_sent(ready, 0, _due(ready))
+        while (session := self.next_session) is not None and self.ending.includes(_due(session)):
+            self.unstarted_turns += turn_count(session)
+            self._not_sent(session, 0, _due(session))
+            self.next_session = next(self.sessions, None)
 
     def _prime_users(self) -> list[Coroutine[Any, Any, Any]]:
         sessions = [self._take(0) for _ in range(self.schedule.concurrency or 0)]
@@ -214,10 +237,10 @@ class _Drive:
         history: tuple[Message, ...] = ()
         start_ns = _due(session) if self.open_loop else max(0, self.clock.now_ns())
         for index, round_ in enumerate(session.rounds):
-            if self.ending.comes_before(start_ns) or not await self.ending.sleep_until(start_ns - PREPARE_AHEAD_NS):
+            if self.ending.comes_before(start_ns) or not await self._comes(start_ns - PREPARE_AHEAD_NS):
                 return self._not_sent(session, index, start_ns)
             requests = requests or self._requests(session, index, history)
-            if not await self.ending.sleep_until(start_ns):
+            if not await self._comes(start_ns):
                 return self._not_sent(session, index, start_ns)
             replies = await self._send_round(session, round_, requests, start_ns if self.open_loop else None)
             for reply in replies:
@@ -229,6 +252,12 @@ class _Drive:
             start_ns = max(self._end_ns(reply.record) for reply in replies) + round_.pause_ns
             requests = ()
         return start_ns
+
+    async def _comes(self, t_ns: int) -> bool:
+        """Waits for that instant; whether it came before the end of the sending."""
+        if self.clock.now_ns() >= t_ns:
+            return self.ending.closed_ns is None
+        return await self.ending.sleep_until(t_ns)
 
     def _requests(self, session: Session, index: int, history: Sequence[Message]) -> list[Request]:
         goes_on = index + 1 < len(session.rounds)
@@ -269,7 +298,7 @@ class _Drive:
 
     async def _send_turn(self, session: Session, turn: Turn, request: Request, due_ns: int | None) -> _Reply:
         self.live.open_ns[turn.request_id] = self.clock.now_ns() if due_ns is None else due_ns
-        has_slot = await self.ending.unless_closed(self.slots.acquire)
+        has_slot = await self._slot()
         self._count_started(1)
         start_ns = self.clock.now_ns()
         if has_slot and self.ending.comes_before(start_ns):  # freed at the very end, or a little after it
@@ -287,6 +316,12 @@ class _Drive:
             record.text = record.unsaid_text = None
         self._file(record, session, turn, stage, due_ns)
         return _Reply(record, text, tool_calls)
+
+    async def _slot(self) -> bool:
+        """Waits for leave to send; whether it came before the end of the sending."""
+        if self.slots.locked() or self.ending.closed_ns is not None:
+            return await self.ending.unless_closed(self.slots.acquire)
+        return await self.slots.acquire()  # at once
 
     async def _send(self, request: Request) -> RequestRecord:
         self.live.sent += 1

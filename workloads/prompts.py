@@ -4,6 +4,7 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from hashlib import shake_128
 from itertools import groupby
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -52,8 +53,6 @@ class Prompter:
     def __init__(self, seed: int, calibration: Calibration | None = None) -> None:
         self._seed = seed
         self._calibration = calibration or Calibration()
-        known = self._calibration.word_tokens
-        self._word_tokens = np.ones(len(words())) if known is None else known
         self._texts: OrderedDict[tuple[tuple[int, ...], float], str] = OrderedDict()
         self._chars = 0
         self._definitions_made: dict[Sequence[Passage], list[dict[str, Any]]] = {}
@@ -84,13 +83,14 @@ class Prompter:
         """
         *first, last = self._spoken(turn, history)
         heads = [p for p in turn.passages if p.role == HEAD]
-        roles = [last.role] if not first else [role for role, _ in groupby(p.role for p in (*first, last))]
-        parts = [(p.role, self.text(p)) for p in first]
+        roles = [role for role, _ in groupby(p.role for p in (*first, last))] if first else [last.role]
         room = last.tokens - self._overhead(roles, bool(history))
         if last.role == TOOL:
             new = self._results(history, last, room)
+        elif not first:
+            new = [Message(last.role, self.text(last, room))]
         else:
-            parts.append((last.role, self.text(last, room)))
+            parts = [*((p.role, self.text(p)) for p in first), (last.role, self.text(last, room))]
             grouped = groupby(parts, key=lambda part: part[0])
             new = [Message(role, " ".join(text for _, text in group)) for role, group in grouped]
         said = [*history, *new]
@@ -147,7 +147,7 @@ class Prompter:
         """The passages that stand in messages. Tools that the endpoint does not take are told in the system prompt, and
         their results by the user."""
         spoken = [p for p in turn.passages if p.role != HEAD]
-        if self._native(turn):
+        if not turn.tools or self._native(turn):
             return spoken
         told = [replace(p, role="system") for p in turn.tools] if not history else []
         after = sum(p.role == "system" for p in spoken)
@@ -179,36 +179,45 @@ class Prompter:
 
     def _write(self, key: tuple[int, ...], tokens: float) -> str:
         """Random words up to the wanted number of tokens, the last one chosen so that the sum comes nearest to it."""
-        cost = self._word_tokens
-        rng = np.random.default_rng((self._seed, *key))
-        picks = rng.integers(0, len(cost), int(max(0.0, tokens) / cost.mean() * 1.25) + 16)
+        cost = self._calibration.word_tokens
+        picks = self._picks(key, max(1, int(tokens + 0.5))) if cost is None else self._costing(key, tokens, cost)
+        return " ".join(words()[picks].tolist())
+
+    def _picks(self, key: tuple[int, ...], n: int) -> NDArray[Any]:
+        """Rows of `words()`, evenly spread: two bytes each of a hash without end, which is made in a tenth of the time
+        that a generator takes to get going. A longer text begins as a shorter one of the same key."""
+        stream = shake_128(repr((self._seed, *key)).encode()).digest(2 * n)
+        return np.frombuffer(stream, dtype="<u2") % len(words())
+
+    def _costing(self, key: tuple[int, ...], tokens: float, cost: NDArray[np.float64]) -> NDArray[Any]:
+        """Picks that cost `tokens` tokens."""
+        picks = self._picks(key, int(max(0.0, tokens) / cost.mean() * 1.25) + 16)
         sums = np.cumsum(cost[picks])
         count = max(1, int(np.searchsorted(sums, tokens + 1e-6, side="right")))
         left = tokens - float(sums[count - 1])
-        if abs(left) > 1e-6:
-            picks, count = self._finish(picks, count, left)
-        return " ".join(words()[picks[:count]].tolist())
-
-    def _finish(self, picks: NDArray[Any], count: int, left: float) -> tuple[NDArray[Any], int]:
-        """Make up for `left` tokens: by another last word, or by one more where no word is that long."""
-        cost = self._word_tokens
-        wanted = float(cost[picks[count - 1]]) + left
-        if wanted > float(cost.max()):
-            wanted, count = left, count + 1
-            if left < float(cost.min()) / 2:
-                return picks, count - 1
-        off = np.abs(cost - wanted)
-        nearest = np.flatnonzero(off <= off.min() + 1e-9)
-        chosen = picks.copy()
-        chosen[count - 1] = nearest[picks[count - 1] % len(nearest)]
-        return chosen, count
+        return picks[:count] if abs(left) <= 1e-6 else _finish(picks, count, left, cost)
 
     def _overhead(self, roles: Sequence[str], has_history: bool) -> float:
         """Template tokens that a turn adds: its messages, and the answer before them or the prompt's frame."""
         known = self._calibration
         if TOOL in roles:
             return (known.tools or ToolCosts()).exchange_tokens
-        system = sum(role == "system" for role in roles)
+        system = roles.count("system")
         spoken = len(roles) - system + (1 if has_history else -1)
         frame = 0.0 if has_history else known.request_overhead_tokens
         return frame + system * known.system_overhead_tokens + spoken * known.message_overhead_tokens
+
+
+def _finish(picks: NDArray[Any], count: int, left: float, cost: NDArray[np.float64]) -> NDArray[Any]:
+    """The first `count` picks made up for `left` tokens: by another last word, or by one more where no word is that
+    long."""
+    wanted = float(cost[picks[count - 1]]) + left
+    if wanted > float(cost.max()):
+        if left < float(cost.min()) / 2:
+            return picks[:count]
+        wanted, count = left, count + 1
+    off = np.abs(cost - wanted)
+    nearest = np.flatnonzero(off <= off.min() + 1e-9)
+    chosen = picks[:count].copy()
+    chosen[-1] = nearest[chosen[-1] % len(nearest)]
+    return chosen

@@ -41,12 +41,12 @@ def is_own(passage: Passage) -> bool:
 class Draws:
     """What chance decided for one session: `widths` and `pauses_ns` by round, the token counts by turn."""
 
-    widths: Ints
-    pauses_ns: Ints
-    inputs: Ints
-    outputs: Ints
-    thoughts: Ints
-    documents: Ints
+    widths: Sequence[int]
+    pauses_ns: Sequence[int]
+    inputs: Sequence[int]
+    outputs: Sequence[int]
+    thoughts: Sequence[int]
+    documents: Sequence[int]
 
     @property
     def n_turns(self) -> int:
@@ -96,6 +96,7 @@ class Shape:
         # By name, so that a class keeps its sessions when another one is added.
         self._code = zlib.crc32(name.encode())
         self.body = _body(spec)
+        self._scripted = isinstance(spec, Chat | Agent) and spec.history == "scripted"
         self._system = spec.system_tokens
         self.tools: tuple[Passage, ...] = ()
         if isinstance(spec, Agent) and spec.tool_calls == "native":
@@ -132,7 +133,7 @@ class Shape:
         )
         by_round = (_split(array, round_ends) for array in (widths, self.pauses_ns(block, len(widths))))
         by_turn = (_split(array, turn_ends) for array in (*self._lengths(block, turn_ends), thoughts))
-        return [Draws(*arrays) for arrays in zip(*by_round, *by_turn, self._retrieved(block, n), strict=True)]
+        return [Draws(*lists) for lists in zip(*by_round, *by_turn, self._retrieved(block, n), strict=True)]
 
     def pauses_ns(self, block: int, n: int) -> Ints:
         return np.rint(_pause_law(self.spec).draw(self._stream(PAUSES, block), n) * 1e9).astype(np.int64)
@@ -141,36 +142,35 @@ class Shape:
         """The session that the draws stand for."""
         rounds = []
         context = call = 0
-        for r, (width, pause_ns) in enumerate(zip(draws.widths.tolist(), draws.pauses_ns.tolist(), strict=True), 1):
-            turns = tuple(self._turn(number, r, i, context, draws) for i in range(call, call + width))
+        for r, (width, pause_ns) in enumerate(zip(draws.widths, draws.pauses_ns, strict=True), 1):
+            turns = tuple([self._turn(number, r, i, context, draws) for i in range(call, call + width)])
             rounds.append(Round(turns, pause_ns))
-            # The unique beginning of a later prompt is not said again.
-            unsaid = sum(p.tokens for t in turns for p in t.passages if p.role == HEAD and r > 1)
-            context += sum(t.input_tokens - context + t.output_tokens - t.thinking_tokens for t in turns) - unsaid
             call += width
+            if call < draws.n_turns:
+                # The unique beginning of a later prompt is not said again.
+                unsaid = sum(p.tokens for t in turns for p in t.passages if p.role == HEAD and r > 1)
+                context += sum(t.input_tokens - context + t.output_tokens - t.thinking_tokens for t in turns) - unsaid
         return Session(number, self.name, due_ns, tuple(rounds))
 
     def _turn(self, number: int, r: int, call: int, context: int, draws: Draws) -> Turn:
         key = (self._seed, self._code, SESSION, number + 1, call + 1)
-        own = Passage("user", key, int(draws.inputs[call]))
-        if r > 1 and self.tools:
-            own = replace(own, role=TOOL)
-        passages = (*self.prefix(draws.documents.tolist()), own) if r == 1 else (own,)
+        role = TOOL if r > 1 and self.tools else "user"
+        passages: tuple[Passage, ...] = (Passage(role, key, draws.inputs[call]),)
+        if r == 1 and (self._head or draws.documents):
+            passages = (*self.prefix(draws.documents), *passages)
         passages = self.headed(passages, number, call)
         new = (*passages, *self.tools) if r == 1 else passages
-        thinking = int(draws.thoughts[call])
-        spoken = int(draws.outputs[call])
-        scripted = isinstance(self.spec, Chat | Agent) and self.spec.history == "scripted"
+        thinking, spoken = draws.thoughts[call], draws.outputs[call]
         return Turn(
             request_id=f"{self._seed:x}-{number}-{call + 1}",
             number=r,
             passages=passages,
-            input_tokens=context + sum(p.tokens for p in new),
+            input_tokens=context + sum([p.tokens for p in new]),
             output_tokens=thinking + spoken,
             thinking_tokens=thinking,
             body=self._budgeted(thinking),
             tools=self.tools,
-            scripted_answer=Passage("assistant", (*key, 1), spoken) if scripted else None,
+            scripted_answer=Passage("assistant", (*key, 1), spoken) if self._scripted else None,
         )
 
     def _budgeted(self, thinking: int) -> dict[str, Any]:
@@ -236,10 +236,11 @@ class Shape:
         inputs[firsts] = tokens(self.spec.input_tokens, self._stream(TASKS, block), len(turn_ends))
         return inputs
 
-    def _retrieved(self, block: int, n: int) -> list[Ints]:
+    def _retrieved(self, block: int, n: int) -> list[list[int]]:
         if not isinstance(self.spec, Rag):
-            return [np.zeros(0, dtype=np.int64)] * n
-        return list(_retrieve(self.spec.documents, self._stream(RETRIEVAL, block), n))
+            return [[]] * n
+        rows: list[list[int]] = _retrieve(self.spec.documents, self._stream(RETRIEVAL, block), n).tolist()
+        return rows
 
     def _stream(self, concern: int, block: int) -> np.random.Generator:
         return np.random.default_rng((self._seed, concern, self._code, block + 1))
@@ -302,8 +303,9 @@ def _with(body: Mapping[str, Any], path: Sequence[str], value: int) -> dict[str,
     return {**body, name: _with(inner, rest, value)}
 
 
-def _split(array: Ints, ends: Ints) -> list[Ints]:
-    return np.split(array, ends[:-1])
+def _split(array: Ints, ends: Ints) -> list[list[int]]:
+    values, after = array.tolist(), ends.tolist()
+    return [values[start:end] for start, end in zip([0, *after[:-1]], after, strict=True)]
 
 
 def _rounds_law(spec: AnyClass) -> AnyLaw:

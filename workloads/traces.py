@@ -6,8 +6,6 @@ from collections import defaultdict
 from collections.abc import Iterator
 from functools import cached_property
 
-import numpy as np
-
 from workloads.load_spec import Trace
 from workloads.request import Passage, Round, Session, Turn
 from workloads.shapes import BLOCKS, SESSION, TALK, Draws, Shape
@@ -191,10 +189,8 @@ class Conversations:
 
     def _draws(self, number: int, turns: Conversation) -> Draws:
         n = len(turns)
-        lengths = np.array(turns, dtype=np.int64)
-        nothing = np.zeros(0, dtype=np.int64)
-        ones, zeros = np.ones(n, dtype=np.int64), np.zeros(n, dtype=np.int64)
-        return Draws(ones, self._shape.pauses_ns(number, n), lengths[:, 0], lengths[:, 1], zeros, nothing)
+        inputs, outputs = zip(*turns, strict=True)
+        return Draws([1] * n, self._shape.pauses_ns(number, n).tolist(), inputs, outputs, [0] * n, [])
 
 
 def sampled(session: str, share: float) -> bool:
