@@ -44,6 +44,8 @@ def request_body(request: Request, options: BodyOptions) -> dict[str, Any]:
             body["ignore_eos"] = True
         if options.min_tokens:
             body["min_tokens"] = request.output_tokens
+    if not request.body and not options.extra:
+        return body
     return _present(laid_over(laid_over(body, request.body), options.extra))
 
 

@@ -2,10 +2,11 @@
 
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from workloads.arrivals import Floats
 from workloads.lengths import AnyLaw, Constant, Ints, tokens
@@ -37,8 +38,7 @@ def is_own(passage: Passage) -> bool:
     return passage.key[2] in (SESSION, TALK, HEADS)
 
 
-@dataclass(frozen=True, slots=True)
-class Draws:
+class Draws(Struct, frozen=True):
     """What chance decided for one session: `widths` and `pauses_ns` by round, the token counts by turn."""
 
     widths: Sequence[int]

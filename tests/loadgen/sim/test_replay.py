@@ -1,10 +1,12 @@
+import dataclasses
 from collections import Counter
-from dataclasses import fields, replace
+from dataclasses import fields
 from itertools import islice
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from analysis.record import ANSWER, THINKING, RequestRecord
 from analysis.run import Run
@@ -56,7 +58,7 @@ def lengthened(plan, prompts, outputs):
         return replace(t, **lengths, thinking_tokens=min(which % 3, lengths["output_tokens"] - 1))
 
     made = plan.made
-    return replace(plan, made=(lambda n: change(made(n))) if callable(made) else [change(s) for s in made])
+    return dataclasses.replace(plan, made=(lambda n: change(made(n))) if callable(made) else [change(s) for s in made])
 
 
 configs = st.sampled_from([
@@ -111,7 +113,7 @@ def test_an_answer_that_is_late_is_cut_when_the_drain_ends():
 
 def test_several_tokens_in_an_event_are_thought_up_to_the_event_that_goes_beyond():
     plan = lengthened(Plan([session(0, 0)]), [100], [60])
-    plan = replace(plan, made=[replace(plan.made[0], rounds=(replace(plan.made[0].rounds[0], turns=tuple(
+    plan = dataclasses.replace(plan, made=[replace(plan.made[0], rounds=(replace(plan.made[0].rounds[0], turns=tuple(
         replace(t, thinking_tokens=20) for t in plan.made[0].rounds[0].turns)),))])  # fmt: skip
     (record,), _ = records_of(plan, SimConfig(H100, draft_tokens=3, acceptance=0.8))
     assert sum(record.n_tokens) == record.completion_tokens == 60
