@@ -31,7 +31,7 @@ from analysis.thin import TAIL
 
 MAGIC = b"loadgen journal 1 " + sys.byteorder.encode() + b"\n"
 _FRAME = struct.Struct("<II")
-_ROWS_PER_FRAME = 1000
+_ROWS_PER_FRAME = 50  # encoding more at once would hold up the event loop, which wants to send
 _TEXT = ROW_FIELDS.index("text")
 _STARTS = tuple(map(ROW_FIELDS.index, ("due_ns", "sent_ns", "end_ns")))
 _END = ROW_FIELDS.index("end_ns")

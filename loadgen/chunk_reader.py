@@ -3,9 +3,8 @@
 The reader writes what it sees straight into the request's record; METRICS section 1 says what a token event is.
 """
 
-from collections.abc import Iterable
-from itertools import takewhile
-from typing import Annotated, Any
+from collections.abc import Iterable, Iterator
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -60,30 +59,58 @@ class _Chunk(msgspec.Struct, gc=False):
 
 
 _decode_chunk = msgspec.json.Decoder(_Chunk).decode
-_decode_chunks = msgspec.json.Decoder(list[_Chunk]).decode
 _NOTHING = _Delta()
 FAILED_REASONS = frozenset({"error", "abort"})
 """Reasons to finish that say the server gave up: an answer that ends so is an error, not an answer."""
 
 
-def _plain_text(chunk: _Chunk) -> str:
-    """The text of a chunk that is one piece of the answer and nothing else, as nearly all of a stream are; else ""."""
-    choices = chunk.choices
-    if choices is None or len(choices) != 1 or chunk.usage is not None or chunk.error is not None:
-        return ""
-    choice = choices[0]
-    delta = choice.delta
-    if (
-        delta is None
-        or choice.finish_reason is not None
-        or choice.logprobs is not None
-        or choice.token_ids is not None
-        or delta.reasoning_content is not None
-        or delta.reasoning is not None
-        or choice.index
-    ):
-        return ""
-    return delta.content or ""
+# --- what it sends nearly always: one piece of the answer and nothing else --------------------------------------------
+
+
+class _PlainDelta(msgspec.Struct, gc=False):
+    content: Annotated[str, msgspec.Meta(min_length=1)]
+    reasoning_content: None = None
+    reasoning: None = None
+    refusal: None = None
+    tool_calls: None = None
+    function_call: None = None
+
+
+class _PlainChoice(msgspec.Struct, gc=False):
+    delta: _PlainDelta
+    index: Literal[0] = 0
+    finish_reason: None = None
+    logprobs: None = None
+    token_ids: None = None
+
+
+class _PlainChunk(msgspec.Struct, gc=False):
+    choices: Annotated[list[_PlainChoice], msgspec.Meta(min_length=1, max_length=1)]
+    usage: None = None
+    error: None = None
+
+
+_decode_plain = msgspec.json.Decoder(_PlainChunk).decode
+_decode_plains = msgspec.json.Decoder(list[_PlainChunk]).decode
+
+
+def _plain_texts(events: list[bytes]) -> list[str]:
+    """The texts of those at the head of `events` (JSON) that are plain."""
+    try:
+        chunks = _decode_plains(b"[%b]" % b",".join(events))
+    except (msgspec.DecodeError, RecursionError):
+        chunks = []
+    if len(chunks) != len(events):
+        chunks = list(_plain_head(events))
+    return [chunk.choices[0].delta.content for chunk in chunks]
+
+
+def _plain_head(events: list[bytes]) -> Iterator[_PlainChunk]:
+    for event in events:
+        try:
+            yield _decode_plain(event)
+        except (msgspec.DecodeError, RecursionError):
+            return
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
@@ -136,13 +163,7 @@ class ChunkReader:
     def read_plain(self, events: list[tuple[bytes, int, int]]) -> int:
         if events[-1][0].endswith(b"[DONE]\n\n"):
             events = events[:-1]
-        try:
-            chunks = _decode_chunks(b"[%b]" % b",".join([data[6:-2] for data, _, _ in events]))
-        except (msgspec.DecodeError, RecursionError):
-            return 0
-        if len(chunks) != len(events):
-            return 0
-        texts = list(takewhile(bool, map(_plain_text, chunks)))
+        texts = _plain_texts([data[6:-2] for data, _, _ in events])
         count = len(texts)
         if not count:
             return 0

@@ -5,7 +5,6 @@ import ipaddress
 import socket
 import ssl
 import time
-from collections import deque
 from typing import TypeAlias
 
 from loadgen.clock import RunClock
@@ -14,42 +13,7 @@ from loadgen.poller import Poller
 from loadgen.target import Target
 from loadgen.tls_pipe import TlsPipe
 
-OPENINGS_A_TURN = 16
-
 Address: TypeAlias = "tuple[int, tuple[object, ...] | str]"
-
-
-class Turns:
-    """Lets a few pass in each turn of the event loop, in order of arrival.
-
-    A burst of hundreds of new connections would else be one long turn, and the tokens that arrive meanwhile would be
-    read several at once, with the time of the last.
-    """
-
-    def __init__(self, each_turn: int = OPENINGS_A_TURN) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._each_turn = self._left = each_turn
-        self._waiting: deque[asyncio.Future[None]] = deque()
-
-    async def take(self) -> None:
-        if self._left == self._each_turn:
-            self._loop.call_soon(self._next_turn)
-        if self._left > 0:
-            self._left -= 1
-            return
-        turn = self._loop.create_future()
-        self._waiting.append(turn)
-        await turn
-
-    def _next_turn(self) -> None:
-        self._left = self._each_turn
-        while self._waiting and self._left > 0:
-            turn = self._waiting.popleft()
-            if not turn.done():  # else its request was cut
-                turn.set_result(None)
-                self._left -= 1
-        if self._left < self._each_turn:
-            self._loop.call_soon(self._next_turn)
 
 
 class Dialer:
@@ -68,7 +32,6 @@ class Dialer:
         self._next_address = 0
         self._lookup: asyncio.Task[list[Address]] | None = None
         self._poller = Poller(gather=kernel_stamps)
-        self._turns = Turns()
         self._stamper = _keep_stamping() if kernel_stamps else None
 
     def close(self) -> None:
@@ -78,7 +41,6 @@ class Dialer:
 
     async def open(self) -> Connection:
         """A new connection. Raises OpenError."""
-        await self._turns.take()
         begin = time.perf_counter()
         dns_s = await self._resolve()
         sock = await self._connect()

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from analysis.record import RequestRecord
 from loadgen.clock import Clock
 from loadgen.ending import Ending, Stop
+from loadgen.turns import Turns
 from workloads.prompts import Prompter
 from workloads.request import Message, Request, Round, Session, Turn, cut, turn_count
 from workloads.schedule import Schedule, Stage, measured_from_ns
@@ -151,6 +152,7 @@ class _Drive:
         self.next_session: Session | None = None
         self.ready: deque[tuple[Session, list[Request]]] = deque()
         self.measured_from_ns = measured_from_ns(self.schedule.stages)
+        self.turns = Turns()
         self.measured_turns = 0
         self.unstarted_turns = 0
         self.all_begun = False
@@ -239,7 +241,9 @@ class _Drive:
         for index, round_ in enumerate(session.rounds):
             if self.ending.comes_before(start_ns) or not await self._comes(start_ns - PREPARE_AHEAD_NS):
                 return self._not_sent(session, index, start_ns)
-            requests = requests or self._requests(session, index, history)
+            if not requests:
+                await self.turns.take()
+                requests = self._requests(session, index, history)
             if not await self._comes(start_ns):
                 return self._not_sent(session, index, start_ns)
             replies = await self._send_round(session, round_, requests, start_ns if self.open_loop else None)

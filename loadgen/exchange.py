@@ -17,7 +17,7 @@ from loadgen.stream_reader import StreamReader
 
 MAX_BODY_BYTES = 65_536  # of an answer that is no stream: enough for the server's own words
 INFLATE_BYTES = 1_048_576
-MAX_INFLATED_BYTES = 4 * INFLATE_BYTES  # of one read (64 KiB): JSON of a stream packs some 30 times, a bomb 1,000 times
+MAX_INFLATED_BYTES = 4 * INFLATE_BYTES  # of one read (16 KiB): JSON of a stream packs some 30 times, a bomb 1,000 times
 LATE_NS = 20_000_000  # a timer this late was held up by our own loop
 DONE_GRACE_S = 0.05  # after [DONE] the end of the body should follow at once; then the connection can be used again
 EVENT_FIELDS = (b"data", b"event", b"id", b"retry", b":", b"\xef\xbb\xbf")

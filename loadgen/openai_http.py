@@ -23,6 +23,7 @@ from loadgen.exchange import Exchange, Limits
 from loadgen.openai_api import READERS, BodyOptions, request_body
 from loadgen.target import Target
 from loadgen.tries import MAX_REDIRECTS, backoff_s, forget_try, redirected_to, tries_again
+from loadgen.turns import Turns
 from workloads.request import Request
 
 IDLE_S = 4.0
@@ -55,6 +56,7 @@ class HttpEngine:
         self._clock = clock
         self.open: dict[str, tuple[RequestRecord, Connection]] = {}
         self._idle: list[Connection] = []
+        self._turns = Turns()
         self._dialer = Dialer(target, options.proxy, options.tls, clock, options.kernel_stamps)
         self._path = target.path
         self._kernel_reads = 0
@@ -108,6 +110,7 @@ class HttpEngine:
     # --- tries -----------------------------------------------------------------------------------------------------
 
     async def _send_with_retries(self, request: Request, record: RequestRecord) -> None:
+        await self._turns.take()
         body = msgspec.json.encode(request_body(request, self._body))
         length = b"content-length: %d\r\n\r\n" % len(body)
         message = b"".join([self._head, _lines(request_headers(request)), length, body])

@@ -23,9 +23,7 @@ HEAVY_RPS = 5_000.0
 """Reads per second from which gathering pays."""
 CALM_RPS = 100.0
 """Reads per second of one stream up to which two of them hardly come within one gathering: only then is it done."""
-GATHER_S = 0.0005
-AT_A_STRETCH_S = 0.0015
-"""The event loop waits no longer than this while tokens gather."""
+GATHER_S = 0.001
 
 
 class Poller:
@@ -43,8 +41,8 @@ class Poller:
         self._heavy = False
         self._since_s = time.monotonic()
         self._reads = 0
-        if self._epoll is not None:
-            self._loop.add_reader(self._epoll.fileno(), self._dispatch)
+        self._next_look: asyncio.TimerHandle | None = None
+        self._watch()
 
     def add(self, fd: int, reader: Callable[[], None]) -> None:
         if self._epoll is None:
@@ -62,16 +60,38 @@ class Poller:
 
     def close(self) -> None:
         if self._epoll is not None and not self._epoll.closed:
-            self._loop.remove_reader(self._epoll.fileno())
+            self._unwatch()
+            if self._next_look is not None:
+                self._next_look.cancel()
             self._epoll.close()
 
+    def _watch(self) -> None:
+        if self._epoll is not None:
+            self._loop.add_reader(self._epoll.fileno(), self._dispatch)
+
+    def _unwatch(self) -> None:
+        if self._epoll is not None:
+            self._loop.remove_reader(self._epoll.fileno())
+
     def _dispatch(self) -> None:
-        until_s = time.monotonic() + AT_A_STRETCH_S
         self._read_batch()
-        while self._heavy and self._judge() < until_s:
-            time.sleep(GATHER_S)
-            self._read_batch()
         self._judge()
+        if self._heavy:
+            self._unwatch()
+            self._look_later()
+
+    def _look_later(self) -> None:
+        self._next_look = self._loop.call_later(GATHER_S, self._look)
+
+    def _look(self) -> None:
+        """While tokens gather, a timer takes the place of waking up: the loop can sleep, and sends are in time."""
+        self._read_batch()
+        self._judge()
+        if self._heavy:
+            self._look_later()
+        else:
+            self._next_look = None
+            self._watch()
 
     def _read_batch(self) -> None:
         assert self._epoll is not None
@@ -83,13 +103,12 @@ class Poller:
             if reader is not None:  # an earlier reader of this round may have closed it
                 reader()
 
-    def _judge(self) -> float:
-        """Now, after a look at the load of the last moments."""
+    def _judge(self) -> None:
+        """Look at the load of the last moments."""
         now_s = time.monotonic()
         if self._gather and now_s - self._since_s >= WINDOW_S:
             self._heavy = is_heavy(self._reads, now_s - self._since_s, len(self._readers))
             self._since_s, self._reads = now_s, 0
-        return now_s
 
 
 def is_heavy(reads: int, seconds: float, streams: int) -> bool:

@@ -83,6 +83,49 @@ def test_token(case: str) -> None:
     assert list(record.arrival_ns) == [1000]
 
 
+PLAIN = delta(content="hello")
+ODD = {
+    **{name: event for name, (event, _, _) in TOKENS.items()},
+    **NO_TOKEN,
+    "another choice": {"choices": [{"index": 1, "delta": {"content": "ab"}}]},
+    "two choices": {"choices": [{"index": i, "delta": {"content": "ab"}} for i in (0, 1)]},
+    "text and a call": delta(content="ab", tool_calls=[{"index": 0, "function": {"name": "f", "arguments": "{}"}}]),
+    "text and a thought": delta(content="ab", reasoning="cd"),
+    "running usage": delta(content="ab", usage=4),
+    "ids": {"choices": [{"index": 0, "delta": {"content": "ab"}, "token_ids": [7, 8]}]},
+    "logprobs": {"choices": [{"index": 0, "delta": {"content": "ab"}, "logprobs": {"content": [{"token": "a"}]}}]},
+    "an error": {"error": {"message": "out of memory"}},
+    "no JSON": b"{",
+    "two values": json.dumps(PLAIN).encode() + b"," + json.dumps(PLAIN).encode(),
+    "half of an array": b"1],[2",
+    "nothing": b"",
+    "deep": b"[" * 3000,
+}
+
+
+@pytest.mark.parametrize("keep_text", [False, True])
+@pytest.mark.parametrize("before", [0, 1, 3])
+@pytest.mark.parametrize("case", ODD)
+def test_many_events_read_together_are_read_as_one_by_one(case: str, before: int, keep_text: bool) -> None:
+    events = [*[PLAIN] * before, ODD[case], PLAIN, delta(finish="stop")]
+    whole = [event if isinstance(event, bytes) else json.dumps(event).encode() for event in events]
+    batch = [(b"data: " + data + b"\n\n", 1000 * (number + 1), number) for number, data in enumerate(whole)]
+    together = ChunkReader(RequestRecord("r"), keep_text)
+    done = together.read_plain(batch)
+    for data, arrival_ns, number in batch[done:]:
+        if together.done:
+            break
+        together.read(b"", data[6:-2], arrival_ns, number)
+    record = RequestRecord("r")
+    alone = ChunkReader(record, keep_text)
+    for data, arrival_ns, number in batch:
+        if not alone.done:
+            alone.read(b"", data[6:-2], arrival_ns, number)
+    assert together.record == record
+    assert (together.text(), together.unsaid_text()) == (alone.text(), alone.unsaid_text())
+    assert done >= before
+
+
 RUNNING = [delta(content="a", usage=1), delta(content="b", usage=5), delta(content="c", usage=6)]
 SILENT_GROWTH = [delta(content="a", usage=1), delta(usage=3), delta(content="b", usage=4)]
 K = {

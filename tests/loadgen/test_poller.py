@@ -5,6 +5,7 @@ from functools import partial
 
 import pytest
 
+from loadgen import poller as poller_module
 from loadgen.poller import Poller, is_heavy
 
 LOADS = {
@@ -83,3 +84,31 @@ def test_removing_twice_and_closing_twice_do_no_harm() -> None:
         return []
 
     assert run(act) == []
+
+
+def test_sockets_are_read_while_tokens_gather_and_when_that_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    heavy = iter([True, True, True])
+    monkeypatch.setattr(poller_module, "is_heavy", lambda *_: next(heavy, False))
+    monkeypatch.setattr(poller_module, "WINDOW_S", 0.0)
+
+    async def main() -> list[bytes]:
+        read_end, write_end = os.pipe()
+        poller, came, heard = Poller(gather=True), asyncio.Event(), []
+
+        def read() -> None:
+            heard.append(os.read(read_end, 1))
+            came.set()
+
+        poller.add(read_end, read)
+        for letter in (b"a", b"b", b"c", b"d", b"e", b"f"):
+            came.clear()
+            os.write(write_end, letter)
+            async with asyncio.timeout(10):
+                await came.wait()
+        poller.close()
+        os.close(read_end)
+        os.close(write_end)
+        return heard
+
+    assert b"".join(asyncio.run(main())) == b"abcdef"
+    assert next(heavy, None) is None

@@ -1,6 +1,6 @@
 import asyncio
 
-from loadgen.dial import Turns
+from loadgen.turns import Turns
 
 
 def passed_by_turn(arrivals: list[int], each_turn: int) -> list[list[int]]:
