@@ -10,7 +10,7 @@ __all__ = ["read_run", "summarize"]
 
 
 def __getattr__(name: str) -> Any:
-    """Loaded when asked for: pandas takes a second."""
+    """Loaded when asked for: what they need takes a while."""
     if name == "read_run":
         from analysis.rundir import read_run
 

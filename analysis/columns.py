@@ -1,14 +1,20 @@
-"""The columns of a run: their names, order and types, and how records become them."""
+"""The columns of a run: their names, order and types, and how records become them.
 
-from collections.abc import Iterable, Sequence
+Arrow tables hold them. What pandas is for (see `analysis.frames`) a run that is measured and reported does without: to
+import it takes longer than all the rest.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from operator import attrgetter
 from typing import Any
 
 import numpy as np
-import pandas as pd
+import pyarrow as pa
 
-from analysis.quantiles import Floats
+from analysis.arrow import coded, column_of, texts_of, values_of
+from analysis.quantiles import Floats, Ints
 from analysis.record import KINDS, UNKNOWN, RequestRecord
 
 REQUESTS = {
@@ -31,6 +37,12 @@ DERIVED = frozenset({
     "ttfat_s", "tpot_s", "e2e_s", "e2e_due_s", "send_lag_s", "not_streamed",
 })  # fmt: skip
 """Columns that `analysis.run.derive` computes from the others and from the chunks."""
+
+ARROW = {
+    "string": pa.string(), "category": pa.dictionary(pa.int32(), pa.string()), "boolean": pa.bool_(),
+    "Int64": pa.int64(), "Int32": pa.int32(), "Float64": pa.float64(), "int64": pa.int64(), "int32": pa.int32(),
+}  # fmt: skip
+"""The Arrow type of each pandas type."""
 
 OPTIONAL = {"choices": 1, "events_dropped": 0, "completion_tokens": None, "tokenizer_tokens": None,
             "retry_after_s": None, "dns_s": None, "tls_s": None}  # fmt: skip
@@ -55,38 +67,85 @@ def rows_of(records: Iterable[RequestRecord]) -> list[Row]:
     return [_row(record) for record in records]
 
 
-def frames_of(rows: Sequence[Row]) -> tuple[pd.DataFrame, pd.DataFrame]:
+def tables_of(rows: Sequence[Row]) -> tuple[pa.Table, pa.Table]:
     """Raw requests and chunks of rows whose token events are arrays, or the bytes of such arrays.
 
     ValueError if a row's event arrays differ in length or two rows share a request id.
     """
     columns = dict(zip(ROW_FIELDS, zip(*rows, strict=True), strict=True)) if rows else dict.fromkeys(ROW_FIELDS, ())
     columns["class"] = columns.pop("class_name")
-    raw = {name: typed(columns[name], dtype) for name, dtype in REQUESTS.items() if name not in DERIVED}
+    raw = {name: array_of(columns[name], dtype) for name, dtype in REQUESTS.items() if name not in DERIVED}
     if any(text is not None for text in columns["text"]):
-        raw["text"] = typed(columns["text"], "string")
-    return pd.DataFrame(raw), _chunks(columns)
+        raw["text"] = array_of(columns["text"], "string")
+    return pa.table(raw), _chunks(columns)
 
 
-def typed(values: Any, dtype: str) -> "pd.Series[Any]":
-    return pd.Series(list(values), dtype="object").astype(dtype)  # type: ignore[call-overload,no-any-return]
+def array_of(values: Sequence[Any], dtype: str) -> pa.Array:
+    """Plain values, None where missing, in the type of a column."""
+    if dtype == "string":
+        return texts_of(values)
+    if dtype == "category":
+        known = sorted({each for each in values if each is not None})
+        number = {None: -1} | {word: i for i, word in enumerate(known)}
+        return coded(np.array([number[each] for each in values], dtype=np.int32), known)
+    missing = np.array([each is None for each in values], dtype=bool)
+    given = np.array([0 if each is None else each for each in values])
+    found = given.astype("bool" if dtype == "boolean" else dtype.lower())
+    if not np.array_equal(found, given, equal_nan=True):
+        raise ValueError(f"expected a column of {dtype.lower()}")
+    return column_of(found, missing)
 
 
-def numbers(frame: pd.DataFrame, name: str) -> Floats:
+def fitted(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The columns of a schema, null where the table has none."""
+    known = set(table.column_names)
+    columns = [table[each.name] if each.name in known else pa.nulls(len(table), each.type) for each in schema]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def schema_of(columns: Mapping[str, str]) -> pa.Schema:
+    return pa.schema([pa.field(name, ARROW[dtype]) for name, dtype in columns.items()])
+
+
+def numbers(table: pa.Table, name: str) -> Floats:
     """A column as floats, NaN where missing (instants are exact up to 104 days)."""
-    return frame[name].to_numpy(dtype="float64", na_value=np.nan)
+    values, missing = values_of(table[name])
+    return values.astype(np.float64) if missing is None else np.where(missing, np.nan, values)
 
 
-def nullable(values: Floats, dtype: str) -> "pd.Series[Any]":
-    """Floats as a nullable column, missing where NaN."""
+def whole(table: pa.Table, name: str, missing: int) -> Ints:
+    """A column of whole numbers, `missing` where there is none."""
+    values, absent = values_of(table[name])
+    return values if absent is None else np.where(absent, values.dtype.type(missing), values)
+
+
+def words(table: pa.Table, name: str) -> tuple[Ints, list[str]]:
+    """A column of words as the number of each row's word, -1 where missing, and the words by their number."""
+    column = table[name]
+    if not pa.types.is_dictionary(column.type):
+        column = column.dictionary_encode()
+    column = column.unify_dictionaries()
+    if not column.num_chunks:
+        return np.empty(0, dtype=np.int64), []
+    parts = [values_of(part.indices) for part in column.chunks]
+    codes = [values if missing is None else np.where(missing, -1, values) for values, missing in parts]
+    return np.concatenate(codes).astype(np.int64), column.chunk(0).dictionary.to_pylist()
+
+
+def nullable(values: Floats, dtype: str) -> pa.Array:
+    """Floats as a column, missing where NaN."""
     missing = np.isnan(values)
     if dtype == "Float64":
-        return pd.Series(pd.arrays.FloatingArray(values.astype(np.float64), missing))
-    whole = np.where(missing, 0, values).astype(dtype.lower())
-    return pd.Series(pd.arrays.IntegerArray(whole, missing))
+        return column_of(values, missing)
+    return column_of(np.where(missing, 0, values).astype(dtype.lower()), missing)
 
 
-def _chunks(columns: dict[str, Any]) -> pd.DataFrame:
+def first_twice(ids: Sequence[str]) -> str | None:
+    """The first that is there again; None where all differ."""
+    return None if len(set(ids)) == len(ids) else next(each for each, n in Counter(ids).items() if n > 1)
+
+
+def _chunks(columns: dict[str, Any]) -> pa.Table:
     events = {name: np.frombuffer(b"".join(columns[name]), dtype=kind) for name, kind in _EVENTS.items()}
     counts = np.array([memoryview(each).nbytes for each in columns["kind"]], dtype=np.int64)
     if len({len(values) for values in events.values()}) > 1:
@@ -94,16 +153,15 @@ def _chunks(columns: dict[str, Any]) -> pd.DataFrame:
     row = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
     small = np.int32 if len(row) < 2**31 else np.int64
     first = np.repeat((np.cumsum(counts) - counts).astype(small), counts)
-    ids = pd.Index(list(columns["request_id"]), dtype="object")
-    if not ids.is_unique:
-        raise ValueError(f"the request id {ids[ids.duplicated()][0]!r} occurs twice")
+    if (twice := first_twice(columns["request_id"])) is not None:
+        raise ValueError(f"the request id {twice!r} occurs twice")
     told = events["n_tokens"]
-    return pd.DataFrame({
-        "request_id": pd.Categorical.from_codes(row, categories=ids),
-        "seq": (np.arange(len(row), dtype=small) - first).astype(np.int32, copy=False),
-        "arrival_ns": events["arrival_ns"],
-        "kind": pd.Categorical.from_codes(events["kind"], categories=pd.Index(KINDS)),
-        "n_tokens": pd.arrays.IntegerArray(np.maximum(told, 0), told == UNKNOWN),
-        "chars": events["chars"],
-        "read_id": events["read_id"],
-    }, copy=False)  # fmt: skip
+    return pa.table({
+        "request_id": coded(row, columns["request_id"]),
+        "seq": column_of((np.arange(len(row), dtype=small) - first).astype(np.int32, copy=False)),
+        "arrival_ns": column_of(events["arrival_ns"]),
+        "kind": coded(events["kind"], KINDS),
+        "n_tokens": column_of(told, told == UNKNOWN),
+        "chars": column_of(events["chars"]),
+        "read_id": column_of(events["read_id"]),
+    })  # fmt: skip

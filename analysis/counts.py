@@ -82,13 +82,18 @@ def _asked(run: Run, rows: Bools, asked: str, got: str) -> dict[str, Any] | None
 
 def _tally(run: Run, rows: Bools, column: str) -> dict[str, int]:
     """How often each value of a column occurs, most frequent first."""
-    found = run.requests[column][rows].value_counts()
-    return {str(name): int(count) for name, count in found.items() if count}
+    codes, names = run.words(column)
+    counts = np.bincount(codes[rows & (codes >= 0)], minlength=len(names)).tolist()
+    found = sorted(zip(names, counts, strict=True), key=lambda each: -each[1])
+    return {name: count for name, count in found if count}
 
 
 def _errors(run: Run, rows: Bools) -> list[dict[str, Any]]:
     """What went wrong, one entry for each kind of failure, most frequent first."""
-    failed = run.requests[rows & ~run.where("outcome", "ok", "cancelled", *NEVER_SENT)]
+    at = rows & ~run.where("outcome", "ok", "cancelled", *NEVER_SENT)
+    if not at.any():
+        return []
+    failed = run.requests[at]
     keys = failed[["outcome", "status", "error"]].astype("object")
     groups = failed.groupby([keys[name] for name in keys], dropna=False, sort=False)["request_id"]
     found = [

@@ -50,7 +50,7 @@ def _meant_fresh(run: Run) -> Bools:
     """Requests of classes whose prompts share nothing on purpose: no system prompt, no documents, one turn."""
     workload = run.meta.get("workload")
     classes = workload.get("classes") if isinstance(workload, Mapping) else None
-    fresh = np.zeros(len(run.requests), dtype=bool)
+    fresh = np.zeros(run.size, dtype=bool)
     for name, spec in (classes or {}).items():
         shape = spec.get("shape", "chat") if isinstance(spec, Mapping) else None
         if shape in ("chat", "reasoning") and not spec.get("system_tokens"):

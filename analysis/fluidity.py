@@ -84,7 +84,7 @@ def deadlines(run: Run, rows: Bools, ttft_s: float, tbt_s: float) -> tuple[Ints,
     late_ns = u - _base(u, begins, ttft_ns)
     missed = np.where(late_ns > 0, 1 + late_ns // tbt_ns, 0)
     met = tokens - (late_ns > 0)
-    return _per_request(row, met, len(run.requests)), _per_request(row, missed, len(run.requests))
+    return _per_request(row, met, run.size), _per_request(row, missed, run.size)
 
 
 def _per_request(row: Ints, values: Ints, count: int) -> Ints:

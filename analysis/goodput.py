@@ -50,7 +50,7 @@ def judge(run: Run, good: Mapping[str, float], limits: Sequence[Limit]) -> Good:
     """Hold every request against the limits of its class."""
     passed, limited = run.ok.copy(), np.zeros(len(run.ok), dtype=bool)
     least = targets(run).at_least
-    fluent = {} if least is None or run.counted is not None else {"fluidity": least}
+    fluent = {} if least is None or run.thinned else {"fluidity": least}
     by_limit: dict[str, tuple[Bools, Bools]] = {}
     for class_name, mine in run.classes.items():
         wanted = per_request_limits(good, limits, class_name) | fluent

@@ -13,7 +13,6 @@ was sent after the look that settled it is not measured.
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from statistics import NormalDist
 from typing import Any
 
@@ -47,7 +46,7 @@ def as_of(run: Run, look: int) -> Run:
     """
     source = run.meta.get("timestamp_source") or ("user" if run.meta.get("transport") == "httpx" else "kernel")
     whole = {"complete": True, "interrupted_by": None, "timestamp_source": source}
-    return replace(run, meta={**run.meta, **settled_at(run.meta, look), **whole})
+    return run.but(meta={**run.meta, **settled_at(run.meta, look), **whole})
 
 
 def settled_at(meta: Mapping[str, Any], look: int) -> dict[str, Any]:

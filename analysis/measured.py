@@ -145,7 +145,7 @@ def _fluidity(run: Run, scope: Scope) -> Measured:
     The deadlines of one request are alike, and so are those of requests close in time: blocks of time tell.
     """
     due = targets(run)
-    if run.counted is not None:
+    if run.thinned:
         return Measured(None, "token deadlines take every token event, and this run did not keep them")
     if unknown := int(np.sum(run.tokens_unknown & scope.rows)):
         return Measured(None, why_itl_unknown(run, scope.rows, unknown))

@@ -5,13 +5,15 @@ more than by chance make every interval wider (`intervals.spread`).
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
 from analysis.quantiles import Ints
 from analysis.run import Run
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 APART_NS = 1_000_000_000
 """Between the last thing that happened in a run and the start of the next."""
@@ -34,7 +36,8 @@ def run_numbers(run: Run) -> Ints | None:
         return None
     starts = np.array(starts_ns(run))
     of = {stage["name"]: int(np.searchsorted(starts, stage["start_ns"], "right")) - 1 for stage in run.stages}
-    return np.array([of.get(name, 0) for name in run.requests["stage"].astype("object")], dtype=np.int64)
+    codes, names = run.words("stage")
+    return np.array([*(of.get(name, 0) for name in names), 0], dtype=np.int64)[codes]
 
 
 def pool(runs: Sequence[Run]) -> Run:
@@ -42,6 +45,8 @@ def pool(runs: Sequence[Run]) -> Run:
     _check(runs)
     if len(runs) == 1:
         return runs[0]
+    import pandas as pd
+
     offset_ns, moved, pooled = 0, [], []
     for number, run in enumerate(runs, 1):
         moved.append(_moved(run, number, offset_ns))
@@ -123,7 +128,7 @@ def _stages(run: Run, number: int, offset_ns: int) -> list[dict[str, Any]]:
     return moved
 
 
-def _later(frame: pd.DataFrame | None, offset_ns: int) -> pd.DataFrame | None:
+def _later(frame: "pd.DataFrame | None", offset_ns: int) -> "pd.DataFrame | None":
     return frame if frame is None or "t_ns" not in frame else frame.assign(t_ns=frame["t_ns"] + offset_ns)
 
 
@@ -145,13 +150,17 @@ def _meta(runs: Sequence[Run], moved: Sequence[Run], pooled: list[dict[str, Any]
     }
 
 
-def _samples(moved: Sequence[Run], name: str) -> pd.DataFrame | None:
+def _samples(moved: Sequence[Run], name: str) -> "pd.DataFrame | None":
+    import pandas as pd
+
     frames = [frame for run in moved if (frame := getattr(run, name)) is not None and len(frame)]
     return pd.concat(frames, ignore_index=True) if frames else None
 
 
-def _typed(frame: pd.DataFrame) -> pd.DataFrame:
+def _typed(frame: "pd.DataFrame") -> "pd.DataFrame":
     """Columns of words as categories again: those of runs with other words do not stay so when put together."""
+    import pandas as pd
+
     words = [name for name in _WORDS if name in frame and not isinstance(frame[name].dtype, pd.CategoricalDtype)]
     return frame.assign(**{name: frame[name].astype("category") for name in words})
 

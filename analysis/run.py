@@ -1,81 +1,176 @@
 """One run as columns, and every number that follows from one request alone."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
-import pandas as pd
+import pyarrow as pa
 
 from analysis import tokens
-from analysis.columns import DERIVED, REQUESTS, frames_of, nullable, numbers, rows_of
+from analysis.arrow import column_of
+from analysis.columns import (
+    CHUNKS,
+    DERIVED,
+    REQUESTS,
+    array_of,
+    first_twice,
+    nullable,
+    numbers,
+    rows_of,
+    tables_of,
+    whole,
+    words,
+)
 from analysis.events import Events, Gaps, gaps_of
 from analysis.quantiles import Bools, Floats, Ints, quantile
 from analysis.record import KINDS, NEVER_SENT, THINKING, UNKNOWN, RequestRecord
-from analysis.thin import Cells, cells_of, neighbours
+from analysis.thin import CELLS, Cells, cells_of, neighbours
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Table: TypeAlias = "pa.Table | pd.DataFrame"
+
+_COLUMNS = {"requests": REQUESTS, "chunks": CHUNKS, "counted": CELLS}
 
 PLAYED_BACK_SHARE, PLAYED_BACK_TOKENS = 0.95, 10
 """A stream of more tokens than this whose first came after more than this share of e2e was not streamed."""
 
 
-@dataclass(frozen=True)
 class Run:
-    """What one run measured. The frames have the columns of `analysis.columns`; chunks follow the order of requests.
+    """What one run measured, in tables with the columns of `analysis.columns`; chunks follow the order of requests.
 
     A run that did not keep all events has its gaps in `counted` (columns `thin.CELLS`), and what is derived from the
-    events as it was when they were all there.
+    events as it was when they were all there. Tables may be given as pandas frames, and are shown as such.
     """
 
-    meta: Mapping[str, Any]
-    requests: pd.DataFrame
-    chunks: pd.DataFrame
-    server: pd.DataFrame | None = None
-    client: pd.DataFrame | None = None
-    counted: pd.DataFrame | None = None
+    def __init__(
+        self,
+        meta: Mapping[str, Any],
+        requests: Table,
+        chunks: Table,
+        server: "Table | None" = None,
+        client: "Table | None" = None,
+        counted: "Table | None" = None,
+    ) -> None:
+        self.meta = meta
+        self._requests = requests
+        self._given = {"requests": requests, "chunks": chunks, "server": server, "client": client, "counted": counted}
+        self._tables: dict[str, pa.Table | None] = {}
 
     @classmethod
     def from_records(
         cls,
         meta: Mapping[str, Any],
         records: Iterable[RequestRecord],
-        server: pd.DataFrame | None = None,
-        client: pd.DataFrame | None = None,
+        server: "Table | None" = None,
+        client: "Table | None" = None,
     ) -> "Run":
-        return cls.from_frames(meta, *frames_of(rows_of(records)), server, client)
+        return cls.from_frames(meta, *tables_of(rows_of(records)), server, client)
 
     @classmethod
     def from_frames(
         cls,
         meta: Mapping[str, Any],
-        requests: pd.DataFrame,
-        chunks: pd.DataFrame,
-        server: pd.DataFrame | None = None,
-        client: pd.DataFrame | None = None,
-        counted: pd.DataFrame | None = None,
+        requests: Table,
+        chunks: Table,
+        server: "Table | None" = None,
+        client: "Table | None" = None,
+        counted: "Table | None" = None,
     ) -> "Run":
         """A run from raw columns; derived ones, present or not, are computed anew. ValueError if they do not fit."""
+        raw = cls(meta, requests, chunks, server, client, counted)
+        requests, chunks = raw.table("requests"), raw.table("chunks")
         if counted is not None:
-            chunks, _ = _in_order(requests, chunks)
-            return cls(meta, requests.reset_index(drop=True), chunks, server, client, counted)
+            return cls(meta, requests, _in_order(requests, chunks)[0], server, client, counted)
         requests, chunks, events = derive(requests, chunks)
         run = cls(meta, requests, chunks, server, client)
         run.__dict__["events"] = events  # where the property keeps what it has found
         return run
 
+    def but(self, **changes: Any) -> "Run":
+        """The same with another description (`meta`) or other tables."""
+        return Run(**{"meta": self.meta, **self._given, **changes})
+
+    def table(self, name: str) -> "pa.Table | None":
+        """One of requests, chunks, server, client and counted; None of the latter three where there is none."""
+        if name not in self._tables:
+            self._tables[name] = _as_table(self._given[name], _COLUMNS.get(name, {}))
+        return self._tables[name]
+
+    def _frame(self, name: str) -> "pd.DataFrame | None":
+        given = self._given[name]
+        if not isinstance(given, pa.Table):
+            return given
+        from analysis.frames import frame_of
+
+        return frame_of(given, _COLUMNS.get(name, {}))
+
+    @cached_property
+    def requests(self) -> "pd.DataFrame":
+        return cast("pd.DataFrame", self._frame("requests"))
+
+    @cached_property
+    def chunks(self) -> "pd.DataFrame":
+        return cast("pd.DataFrame", self._frame("chunks"))
+
+    @cached_property
+    def server(self) -> "pd.DataFrame | None":
+        return self._frame("server")
+
+    @cached_property
+    def client(self) -> "pd.DataFrame | None":
+        return self._frame("client")
+
+    @cached_property
+    def counted(self) -> "pd.DataFrame | None":
+        return self._frame("counted")
+
+    @cached_property
+    def thinned(self) -> bool:
+        """Whether not all token events were kept."""
+        return self._given["counted"] is not None
+
+    @property
+    def size(self) -> int:
+        """How many requests there are."""
+        return len(self._requests)
+
+    def value(self, name: str, row: int) -> Any:
+        """One value of the requests, None where missing."""
+        return cast(pa.Table, self.table("requests"))[name][row].as_py()
+
+    def sampled(self, side: str, name: str) -> Floats | None:
+        """A column of the samples of `client` or `server`, NaN where missing; None where there is no such column."""
+        table = self.table(side)
+        return None if table is None or name not in table.column_names else numbers(table, name)
+
     def column(self, name: str) -> Floats:
         """A numeric column of the requests, NaN where missing."""
         if name not in self._columns:
-            self._columns[name] = numbers(self.requests, name)
+            self._columns[name] = numbers(self.table("requests"), name)
         return self._columns[name]
 
     def where(self, name: str, *values: str) -> Bools:
         """Mask of the requests whose column is one of `values`."""
         if (name, values) not in self._masks:
-            found: Bools = self.requests[name].isin(values).to_numpy(dtype=bool)
+            codes, known = self.words(name)
+            found: Bools = np.isin(codes, [number for number, word in enumerate(known) if word in values])
             found.setflags(write=False)
             self._masks[name, values] = found
         return self._masks[name, values]
+
+    def words(self, name: str) -> tuple[Ints, list[str]]:
+        """A column of words of the requests, as `columns.words` has it."""
+        if name not in self._words:
+            self._words[name] = words(self.table("requests"), name)
+        return self._words[name]
+
+    @cached_property
+    def _words(self) -> dict[str, tuple[Ints, list[str]]]:
+        return {}
 
     @cached_property
     def _columns(self) -> dict[str, Floats]:
@@ -92,18 +187,20 @@ class Run:
 
     @cached_property
     def events(self) -> Events:
-        found = _events(self.requests, self.chunks, _request_rows(self.requests, self.chunks))
-        if self.counted is None:
+        requests, chunks = cast(pa.Table, self.table("requests")), cast(pa.Table, self.table("chunks"))
+        found = _events(requests, chunks, _request_rows(requests, chunks))
+        if not self.thinned:
             return found
         came, came_in = (np.nan_to_num(self.column(name)).astype(np.int64) for name in ("events", "reads"))
-        return replace(found, seq=self.chunks["seq"].to_numpy(dtype=np.int64), came=came, came_in=came_in)
+        return replace(found, seq=whole(chunks, "seq", 0).astype(np.int64), came=came, came_in=came_in)
 
     @cached_property
     def cells(self) -> Cells | None:
         """All gaps, of a run that did not keep all events."""
-        if self.counted is None:
+        counted = self.table("counted")
+        if counted is None:
             return None
-        return cells_of(self.counted, _request_rows(self.requests, self.counted), len(self.requests))
+        return cells_of(counted, _request_rows(self.table("requests"), counted), self.size)
 
     def usual_gap_ns(self, rows: Bools) -> float:
         """The median gap of the requests in a mask; NaN without any."""
@@ -145,8 +242,8 @@ class Run:
     @cached_property
     def classes(self) -> dict[str, Bools]:
         """The requests of each class."""
-        names = sorted(self.requests["class"].dropna().unique())
-        return {str(name): self.where("class", name) for name in names}
+        codes, known = self.words("class")
+        return {name: self.where("class", name) for name in sorted(known[code] for code in set(codes.tolist()) - {-1})}
 
     @property
     def stages(self) -> list[dict[str, Any]]:
@@ -156,11 +253,19 @@ class Run:
     def measured(self) -> Bools:
         """The requests of measured stages: all of them where a run names no stages."""
         if not self.stages:
-            return np.ones(len(self.requests), dtype=bool)
+            return np.ones(self.size, dtype=bool)
         return self.where("stage", *(stage["name"] for stage in self.stages if stage.get("measured", True)))
 
 
-def derive(requests: pd.DataFrame, chunks: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame, Events]:
+def _as_table(given: "Table | None", columns: Mapping[str, str]) -> pa.Table | None:
+    if given is None or isinstance(given, pa.Table):
+        return given
+    from analysis.frames import table_of
+
+    return table_of(given, columns)
+
+
+def derive(requests: pa.Table, chunks: pa.Table) -> tuple[pa.Table, pa.Table, Events]:
     """Raw columns with the derived ones filled in: the one place where they are computed.
 
     Deriving again from the result changes nothing. Chunks come back in the order of the requests, and as `Events`.
@@ -179,12 +284,13 @@ def derive(requests: pd.DataFrame, chunks: pd.DataFrame) -> tuple[pd.DataFrame, 
     derived = {name: nullable(columns[name], REQUESTS[name]) for name in columns}
     played_back = _played_back(columns, events)
     derived["tpot_s"] = nullable(np.where(played_back, np.nan, columns["tpot_s"]), "Float64")
-    derived["tokens_source"] = pd.Series(resolved.source, dtype="object").astype("category")
-    derived["not_streamed"] = pd.Series(played_back).astype("boolean")
-    kept = {name: requests[name].reset_index(drop=True) for name in requests.columns if name not in DERIVED}
+    derived["tokens_source"] = array_of(resolved.source.tolist(), "category")
+    derived["not_streamed"] = column_of(played_back)
+    kept = {name: requests[name] for name in requests.column_names if name not in DERIVED}
     known = {name: (derived | kept)[name] for name in REQUESTS}
-    count = pd.arrays.IntegerArray(np.maximum(events.tokens, 0), events.tokens == UNKNOWN)
-    return pd.DataFrame(known | kept), chunks.assign(n_tokens=count), events
+    count = column_of(events.tokens, events.tokens == UNKNOWN)
+    at = chunks.column_names.index("n_tokens")
+    return pa.table(known | kept), chunks.set_column(at, "n_tokens", count), events
 
 
 def _instants(events: Events) -> dict[str, Floats]:
@@ -197,7 +303,7 @@ def _instants(events: Events) -> dict[str, Floats]:
     return {"first_token_ns": first, "first_answer_ns": first_answer, "last_token_ns": events.last()}
 
 
-def _durations(requests: pd.DataFrame, at: dict[str, Floats], events: Events) -> dict[str, Floats]:
+def _durations(requests: pa.Table, at: dict[str, Floats], events: Events) -> dict[str, Floats]:
     sent, due = numbers(requests, "sent_ns"), numbers(requests, "due_ns")
     first, last = at["first_token_ns"], at["last_token_ns"]
     k_1 = np.ones(len(sent))
@@ -221,38 +327,39 @@ def _played_back(columns: dict[str, Floats], events: Events) -> Bools:
     return (columns["ttft_s"] > PLAYED_BACK_SHARE * columns["e2e_s"]) & (length > PLAYED_BACK_TOKENS)
 
 
-def _request_rows(requests: pd.DataFrame, chunks: pd.DataFrame) -> Ints:
+def _request_rows(requests: pa.Table, chunks: pa.Table) -> Ints:
     """The position in `requests` of the request of each chunk."""
-    ids = pd.Index(requests["request_id"].astype("object"))
-    if not ids.is_unique:
-        raise ValueError(f"the request id {ids[ids.duplicated()][0]!r} occurs twice")
-    owner = chunks["request_id"].astype("category").cat
-    codes = owner.codes.to_numpy()
+    ids = requests["request_id"].to_pylist()
+    if (twice := first_twice(ids)) is not None:
+        raise ValueError(f"the request id {twice!r} occurs twice")
+    codes, owners = words(chunks, "request_id")
     if not len(codes):
-        return np.empty(0, dtype=np.int64)
-    known = ids.get_indexer(owner.categories.astype("object")).astype(np.int64)
-    rows = codes.astype(np.int64) if np.array_equal(known, np.arange(len(known))) else known[codes]
+        return codes
+    at = {name: row for row, name in enumerate(ids)}
+    rows = codes if owners == ids else np.array([at.get(name, -1) for name in owners], dtype=np.int64)[codes]
     if codes.min() < 0 or rows.min() < 0:
         raise ValueError("there are token events of requests that are not listed")
     return rows
 
 
-def _in_order(requests: pd.DataFrame, chunks: pd.DataFrame) -> tuple[pd.DataFrame, Ints]:
+def _in_order(requests: pa.Table, chunks: pa.Table) -> tuple[pa.Table, Ints]:
     """The chunks in order of their requests, and the position of each one's request."""
-    row, seq = _request_rows(requests, chunks), chunks["seq"].to_numpy()
+    row, seq = _request_rows(requests, chunks), whole(chunks, "seq", 0)
     on, back = row[1:] > row[:-1], row[1:] < row[:-1]
     if not back.any() and bool((on | (seq[1:] > seq[:-1])).all()):
-        return chunks.reset_index(drop=True), row
+        return chunks, row
     order = np.lexsort((seq, row))
-    return chunks.take(order).reset_index(drop=True), row[order]
+    return chunks.take(order), row[order]
 
 
-def _events(requests: pd.DataFrame, chunks: pd.DataFrame, row: Ints) -> Events:
+def _events(requests: pa.Table, chunks: pa.Table, row: Ints) -> Events:
+    kinds, known = words(chunks, "kind")
+    number = np.array([*(KINDS.index(each) if each in KINDS else -1 for each in known), -1], dtype=np.int8)
     return Events(
         row,
-        chunks["arrival_ns"].to_numpy(dtype=np.int64),
-        chunks["n_tokens"].to_numpy(dtype=np.int32, na_value=UNKNOWN),
-        chunks["kind"].astype("category").cat.set_categories(list(KINDS)).cat.codes.to_numpy().astype(np.int8),
-        chunks["read_id"].to_numpy(dtype=np.int32),
+        whole(chunks, "arrival_ns", 0),
+        whole(chunks, "n_tokens", UNKNOWN).astype(np.int32, copy=False),
+        number[kinds],
+        whole(chunks, "read_id", 0).astype(np.int32, copy=False),
         np.searchsorted(row, np.arange(len(requests) + 1)),
     )

@@ -14,30 +14,37 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from analysis.columns import CHUNKS, DERIVED, OPTIONAL, REQUESTS, ROW_FIELDS, Row, frames_of, typed
+from analysis.columns import (
+    ARROW,
+    CHUNKS,
+    DERIVED,
+    OPTIONAL,
+    REQUESTS,
+    ROW_FIELDS,
+    Row,
+    array_of,
+    fitted,
+    nullable,
+    numbers,
+    schema_of,
+    tables_of,
+)
 from analysis.events import gaps_of
 from analysis.journal import Journal, read_journals
 from analysis.record import RequestRecord
 from analysis.run import Run, derive
 from analysis.stalls.frozen import settings
-from analysis.thin import ALL, CELLS, COUNTED, tables_of, thin, worth_keeping
+from analysis.thin import ALL, CELLS, COUNTED, thin, worth_keeping
+from analysis.thin import tables_of as thinned_tables_of
 
 FORMAT_VERSION = 1
 _JOURNAL, _REQUESTS = "journal.bin", "requests.parquet"
 _KIND = ROW_FIELDS.index("kind")
 _ROW_GROUP_EVENTS = 200_000
-_ARROW = {
-    "string": pa.string(), "category": pa.dictionary(pa.int32(), pa.string()), "boolean": pa.bool_(),
-    "Int64": pa.int64(), "Int32": pa.int32(), "Float64": pa.float64(), "int64": pa.int64(), "int32": pa.int32(),
-}  # fmt: skip
-_NULLABLE = {
-    pa.int64(): pd.Int64Dtype(), pa.int32(): pd.Int32Dtype(), pa.float64(): pd.Float64Dtype(),
-    pa.bool_(): pd.BooleanDtype(), pa.string(): pd.StringDtype(),
-}  # fmt: skip
 
 
 class RunDirError(Exception):
@@ -134,9 +141,9 @@ def read_run(path: Path) -> Run:
         journals = _journals(path)
         if journals and not (path / _REQUESTS).exists():
             return _from_journals(journals, meta)
-        requests = _frame(path / _REQUESTS, REQUESTS, DERIVED | OPTIONAL.keys())
-        chunks = _frame(path / "chunks.parquet", CHUNKS, frozenset())
-        counted = _frame(path / "gaps.parquet", CELLS, frozenset()) if _is_thinned(meta) else None
+        requests = _table(path / _REQUESTS, REQUESTS, DERIVED | OPTIONAL.keys())
+        chunks = _table(path / "chunks.parquet", CHUNKS, frozenset())
+        counted = _table(path / "gaps.parquet", CELLS, frozenset()) if _is_thinned(meta) else None
         return Run.from_frames(meta, requests, chunks, _samples(path, "server"), _samples(path, "client"), counted)
 
 
@@ -166,11 +173,11 @@ def write_run(path: Path, run: Run) -> None:
         path.mkdir(parents=True, exist_ok=True)
         if any(path.iterdir()):
             raise RunDirError(f"{path}: not empty: name a new directory with --out, or remove this one")
-        for name, frame, columns in (("requests", run.requests, REQUESTS), ("chunks", run.chunks, CHUNKS)):
-            pq.write_table(_table(frame, _schema(columns)), path / f"{name}.parquet")
-        for name, samples in (("server", run.server), ("client", run.client), ("gaps", run.counted)):
-            if samples is not None:
-                samples.to_parquet(path / f"{name}.parquet", index=False)
+        for name, columns in (("requests", REQUESTS), ("chunks", CHUNKS)):
+            pq.write_table(fitted(run.table(name), schema_of(columns)), path / f"{name}.parquet")
+        for name, file in (("server", "server"), ("client", "client"), ("counted", "gaps")):
+            if (table := run.table(name)) is not None:
+                pq.write_table(table, path / f"{file}.parquet")
         _write_json(path / "run.json", {**run.meta, "format_version": FORMAT_VERSION})
 
 
@@ -224,7 +231,7 @@ def _thinner(meta: Mapping[str, Any]) -> Callable[[Sequence[Row]], list[Row]] | 
     floor_s, factor = settings(meta)
 
     def thinned(rows: Sequence[Row]) -> list[Row]:
-        requests, chunks, events = derive(*frames_of(rows))
+        requests, chunks, events = derive(*tables_of(rows))
         gaps = gaps_of(events)
         kept = worth_keeping(events, gaps, meta["keep_events"], floor_s * 1e9, factor)
         return thin(rows, requests, chunks, events, gaps, kept)
@@ -242,19 +249,19 @@ def _columns(meta: Mapping[str, Any], keep_text: bool) -> dict[str, Mapping[str,
 
 def _convert(path: Path, journals: Sequence[Path], columns: Mapping[str, Mapping[str, str]], made: list[Path]) -> None:
     """Write the journals' content as Parquet, a bounded part at a time, under temporary names that go into `made`."""
-    schemas = {name: _schema(each) for name, each in columns.items()}
+    schemas = {name: schema_of(each) for name, each in columns.items()}
     samples: dict[str, list[dict[str, Any]]] = {"client": [], "server": []}
     made += [path / f"{name}.parquet.part" for name in schemas]
     with ExitStack() as files:
         writers = [files.enter_context(pq.ParquetWriter(*each)) for each in zip(made, schemas.values(), strict=True)]
         for rows in _groups(journals, samples):
-            frames = tables_of(rows) if "gaps" in columns else derive(*frames_of(rows))[:2]
-            for writer, frame, schema in zip(writers, frames, schemas.values(), strict=True):
-                writer.write_table(_table(frame, schema))
+            tables = thinned_tables_of(rows) if "gaps" in columns else derive(*tables_of(rows))[:2]
+            for writer, table, schema in zip(writers, tables, schemas.values(), strict=True):
+                writer.write_table(fitted(table, schema))
     for name, content in samples.items():
         if content:
             made.append(path / f"{name}.parquet.part")
-            pd.DataFrame(content).to_parquet(made[-1], index=False)
+            pq.write_table(_sample_table(content), made[-1])
 
 
 def _groups(journals: Sequence[Path], samples: dict[str, list[dict[str, Any]]]) -> Iterator[list[Row]]:
@@ -277,61 +284,76 @@ def _groups(journals: Sequence[Path], samples: dict[str, list[dict[str, Any]]]) 
 def _from_journals(journals: Sequence[Path], meta: dict[str, Any]) -> Run:
     samples: dict[str, list[dict[str, Any]]] = {"client": [], "server": []}
     rows = [row for group in _groups(journals, samples) for row in group]
-    server, client = (pd.DataFrame(samples[name]) if samples[name] else None for name in ("server", "client"))
+    server, client = (_sample_table(samples[name]) if samples[name] else None for name in ("server", "client"))
     if _is_thinned(meta):
-        requests, chunks, counted = tables_of(rows)
+        requests, chunks, counted = thinned_tables_of(rows)
         return Run.from_frames(meta, requests, chunks, server, client, counted)
-    return Run.from_frames(meta, *frames_of(rows), server, client)
+    return Run.from_frames(meta, *tables_of(rows), server, client)
 
 
-def _schema(columns: Mapping[str, str]) -> pa.Schema:
-    return pa.schema([pa.field(name, _ARROW[dtype]) for name, dtype in columns.items()])
+def _sample_table(samples: Sequence[Mapping[str, Any]]) -> pa.Table:
+    """A row each, of numbers by name; a name that is missing somewhere has floats elsewhere."""
+    names = dict.fromkeys(name for sample in samples for name in sample)
+    return pa.table({name: _sampled([sample.get(name) for sample in samples]) for name in names})
 
 
-def _table(frame: pd.DataFrame, schema: pa.Schema) -> pa.Table:
-    return pa.Table.from_arrays([_array(frame, field) for field in schema], schema=schema)
+def _sampled(values: list[Any]) -> pa.Array:
+    known = [each for each in values if each is not None]
+    if not known:
+        return pa.nulls(len(values))
+    if isinstance(known[0], str):
+        return array_of(values, "string")
+    exact = len(known) == len(values) and all(isinstance(each, int) for each in known)
+    return array_of(values, "int64" if exact else "Float64")
 
 
-def _array(frame: pd.DataFrame, field: pa.Field) -> pa.Array:
-    if field.name not in frame:
-        return pa.nulls(len(frame), field.type)
-    if not pa.types.is_dictionary(field.type):
-        return pa.array(frame[field.name], type=field.type)
-    column = frame[field.name].cat
-    codes = column.codes.to_numpy().astype("int32")
-    words = pa.array([str(each) for each in column.categories], type=pa.string())
-    return pa.DictionaryArray.from_arrays(pa.array(codes, mask=codes < 0), words)
-
-
-def _frame(file: Path, columns: Mapping[str, str], optional: Iterable[str]) -> pd.DataFrame:
+def _table(file: Path, columns: Mapping[str, str], optional: Iterable[str]) -> pa.Table:
     """A Parquet file with at least the columns that are not `optional`, in their types."""
-    frame = _read(file)
-    if missing := [name for name in columns if name not in frame and name not in set(optional)]:
+    table = _read(file)
+    known = set(table.column_names)
+    if missing := [name for name in columns if name not in known and name not in set(optional)]:
         raise RunDirError(f"{file}: no column {missing[0]!r}: not a table of format version {FORMAT_VERSION}")
+    found = {name: table[name] for name in table.column_names}
     for name, dtype in columns.items():
-        if name in frame:
-            frame[name] = _cast(file, frame, name, dtype)
+        if name in known:
+            found[name] = _cast(file, table[name], name, dtype)
         elif name in OPTIONAL:
-            frame[name] = typed([OPTIONAL[name]] * len(frame), dtype)
-    if "completion_tokens" in columns and frame["completion_tokens"].isna().all() and "tokens_source" in frame:
-        frame["completion_tokens"] = frame["output_tokens"].where(frame["tokens_source"] == "usage")
-    return frame
+            found[name] = array_of([OPTIONAL[name]] * len(table), dtype)
+    return _with_usage(pa.table(found))
 
 
-def _cast(file: Path, frame: pd.DataFrame, name: str, dtype: str) -> "pd.Series[Any]":
+def _with_usage(table: pa.Table) -> pa.Table:
+    """Files of another writer may tell what the usage said by `tokens_source` alone."""
+    names = table.column_names
+    told = "completion_tokens" not in names or table["completion_tokens"].null_count < len(table)
+    if told or not {"tokens_source", "output_tokens"} <= set(names):
+        return table
+    usage = np.array([each == "usage" for each in table["tokens_source"].to_pylist()], dtype=bool)
+    tokens = nullable(np.where(usage, numbers(table, "output_tokens"), np.nan), "Int64")
+    return table.set_column(names.index("completion_tokens"), "completion_tokens", tokens)
+
+
+def _cast(file: Path, column: pa.ChunkedArray, name: str, dtype: str) -> pa.ChunkedArray:
+    wanted = ARROW[dtype]
     try:
-        return frame[name].astype(dtype)  # type: ignore[call-overload,no-any-return]
-    except (ValueError, TypeError):
-        raise RunDirError(f"{file}: column {name!r}: expected {dtype.lower()}, got {frame[name].dtype}") from None
+        if dtype == "category" and column.type != wanted:
+            column = column.cast(pa.string()).dictionary_encode()
+        elif column.type != wanted:
+            column = column.cast(wanted)
+    except (pa.ArrowException, ValueError, NotImplementedError):
+        raise RunDirError(f"{file}: column {name!r}: expected {dtype.lower()}, got {column.type}") from None
+    if dtype.islower() and pa.types.is_integer(wanted) and column.null_count:
+        raise RunDirError(f"{file}: column {name!r}: expected {dtype}, got a null")
+    return column
 
 
-def _samples(path: Path, name: str) -> pd.DataFrame | None:
+def _samples(path: Path, name: str) -> pa.Table | None:
     file = path / f"{name}.parquet"
     return _read(file) if file.exists() else None
 
 
-def _read(file: Path) -> pd.DataFrame:
+def _read(file: Path) -> pa.Table:
     if not file.is_file():
         raise RunDirError(f"{file}: missing: the run directory is not whole")
     with _plainly(file, "cannot read"):
-        return pq.ParquetFile(file).read().to_pandas(types_mapper=_NULLABLE.get)  # type: ignore[no-any-return]
+        return pq.ParquetFile(file).read()

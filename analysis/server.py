@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from analysis.columns import numbers
 from analysis.quantiles import Bools, Floats, Ints
 from analysis.run import Run
 from analysis.throughput import measured_windows
@@ -38,15 +37,15 @@ class Server:
     @classmethod
     def of(cls, run: Run) -> "Server | None":
         """None where nothing was scraped."""
-        if run.server is None or "t_ns" not in run.server or not len(run.server):
+        t_ns = run.sampled("server", "t_ns")
+        if t_ns is None or not len(t_ns):
             return None
-        t_ns = numbers(run.server, "t_ns")
         order = np.argsort(t_ns[~np.isnan(t_ns)], kind="stable")
-        known = [name for name in COLUMNS[1:] if name in run.server]
-        columns = {name: numbers(run.server, name)[~np.isnan(t_ns)][order] for name in known}
+        found = {name: run.sampled("server", name) for name in COLUMNS[1:]}
+        columns = {name: each[~np.isnan(t_ns)][order] for name, each in found.items() if each is not None}
         t_ns = t_ns[~np.isnan(t_ns)][order]
         told = {name: ~np.isnan(values) for name, values in columns.items()}
-        return cls({name: (t_ns[told[name]].astype(np.int64), columns[name][told[name]]) for name in known})
+        return cls({name: (t_ns[told[name]].astype(np.int64), columns[name][told[name]]) for name in columns})
 
     def growth(self, name: str, start_ns: Instants, end_ns: Instants) -> Floats:
         """How much a counter grew from the last sample before each interval to the first after it; NaN where untold.

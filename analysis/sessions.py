@@ -1,12 +1,14 @@
 """Conversations and agents' tasks as wholes: how long one takes, and how much of that is waiting for the model."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
 from analysis.quantiles import Bools, block
 from analysis.run import Run
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def sessions(run: Run, rows: Bools) -> dict[str, Any] | None:
@@ -18,9 +20,10 @@ def sessions(run: Run, rows: Bools) -> dict[str, Any] | None:
     the longest prompt of the last turn less that of the first; `cached_share` is of prompt tokens, null if the server
     never says.
     """
-    frame = _frame(run, rows)
-    if not len(frame) or frame["turn"].max() < 2:
+    numbered = run.column("turn")[rows & ~np.isnan(run.column("session"))]
+    if not (numbered >= 2).any():
         return None
+    frame = _frame(run, rows)
     whole = frame[frame.groupby("session")["ok"].transform("all")]
     turns = whole.groupby(["session", "turn"]).agg({"sent": "min", "end": "max", "prompt": "max"}).reset_index()
     each = turns.groupby("session")
@@ -40,7 +43,7 @@ def sessions(run: Run, rows: Bools) -> dict[str, Any] | None:
     }
 
 
-def _covered_s(calls: pd.DataFrame) -> "pd.Series[Any]":
+def _covered_s(calls: "pd.DataFrame") -> "pd.Series[Any]":
     """Seconds that the intervals of each session, in order of their start, cover together."""
     reach = calls.groupby("session")["end"].cummax()
     before = reach.groupby(calls["session"]).shift(fill_value=-np.inf)
@@ -48,7 +51,9 @@ def _covered_s(calls: pd.DataFrame) -> "pd.Series[Any]":
     return covered.groupby(calls["session"]).sum()
 
 
-def _frame(run: Run, rows: Bools) -> pd.DataFrame:
+def _frame(run: Run, rows: Bools) -> "pd.DataFrame":
+    import pandas as pd
+
     columns = {
         "session": run.column("session"),
         "turn": run.column("turn"),

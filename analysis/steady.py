@@ -27,7 +27,8 @@ def unsteady(run: Run, ok: Bools) -> str | None:
 
     TTFT is looked at in first turns only: later ones have longer prompts by nature.
     """
-    for name in sorted({str(name) for name in run.requests["stage"][ok].unique()}):
+    codes, names = run.words("stage")
+    for name in sorted(names[code] for code in set(codes[ok].tolist()) - {-1}):
         mine = ok & run.where("stage", name)
         first = mine & (run.column("turn") == 1)
         if found := trend(run.column("sent_ns")[first], run.column("ttft_s")[first]):

@@ -142,12 +142,11 @@ def _client(run: Run, rows: Bools, limits: list[Limit]) -> dict[str, Any]:
         "loop_lag_p99_s": checks.loop_lag_p99_s(run),
         "send_lag_p99_s": float(np.quantile(lag_s, 0.99)) if len(lag_s) else None,
         "cpu_share": _cpu_share(run),
-        "workers": int(run.column("worker").max()) + 1 if len(run.requests) else None,
+        "workers": int(run.column("worker").max()) + 1 if run.size else None,
     }
 
 
 def _cpu_share(run: Run) -> float | None:
     """Mean share of one core that the client used."""
-    if run.client is None or "cpu_share" not in run.client or run.client["cpu_share"].isna().all():
-        return None
-    return float(run.client["cpu_share"].mean())
+    shares = run.sampled("client", "cpu_share")
+    return None if shares is None or np.isnan(shares).all() else float(np.nanmean(shares))

@@ -15,9 +15,11 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import pandas as pd
+import pyarrow as pa
 
-from analysis.columns import DERIVED, REQUESTS, ROW_FIELDS, Row, frames_of, typed
+from analysis.arrow import coded, column_of
+from analysis.columns import DERIVED, REQUESTS, ROW_FIELDS, Row, array_of, whole
+from analysis.columns import tables_of as raw_tables_of
 from analysis.events import Events, Gaps
 from analysis.quantiles import Bools, Floats, Ints, segment_quantile
 from analysis.record import UNKNOWN
@@ -103,21 +105,20 @@ class Cells:
         result[filled] = below + (above - below) * (position - low)
         return result
 
-    def frame(self, ids: Sequence[Any]) -> pd.DataFrame:
-        """As a table, the columns of CELLS."""
-        return pd.DataFrame({
-            "request_id": pd.Categorical.from_codes(self.row, categories=pd.Index(list(ids), dtype="object")),
-            "gap_ns": self.gap_ns,
-            "n_tokens": pd.arrays.IntegerArray(
-                np.maximum(self.tokens, 0).astype(np.int32), self.tokens == UNKNOWN),
-            "count": self.counts.astype(np.int32),
+    def table(self, ids: Sequence[str]) -> pa.Table:
+        """The columns of CELLS."""
+        return pa.table({
+            "request_id": coded(self.row, ids),
+            "gap_ns": column_of(self.gap_ns),
+            "n_tokens": column_of(self.tokens.astype(np.int32), self.tokens == UNKNOWN),
+            "count": column_of(self.counts.astype(np.int32)),
         })  # fmt: skip
 
 
-def cells_of(frame: pd.DataFrame, row: Ints, requests: int) -> Cells:
+def cells_of(table: pa.Table, row: Ints, requests: int) -> Cells:
     """The cells of a table; `row` has the position of each one's request. ValueError for what cannot be a cell."""
-    gap_ns, counts = (frame[name].to_numpy(dtype=np.int64) for name in ("gap_ns", "count"))
-    tokens = frame["n_tokens"].to_numpy(dtype=np.int64, na_value=UNKNOWN)
+    gap_ns, counts = (whole(table, name, 0).astype(np.int64) for name in ("gap_ns", "count"))
+    tokens = whole(table, "n_tokens", UNKNOWN).astype(np.int64)
     if bool((gap_ns < 0).any() or (counts < 1).any() or (tokens < UNKNOWN).any()):
         raise ValueError("a gap that is negative, or was counted less than once")
     order = np.lexsort((gap_ns, row))
@@ -157,7 +158,7 @@ def _starts(row: Ints, requests: int) -> Ints:
 
 
 def thin(
-    rows: Sequence[Row], requests: pd.DataFrame, chunks: pd.DataFrame, events: Events, gaps: Gaps, keep: Bools
+    rows: Sequence[Row], requests: pa.Table, chunks: pa.Table, events: Events, gaps: Gaps, keep: Bools
 ) -> list[Row]:
     """Rows with the events in the mask `keep` alone, and their TAIL. The rest is what `derive` made of the rows."""
     cells = gathered(events, gaps)
@@ -168,8 +169,8 @@ def thin(
     kept = [_pieces(columns[name][keep], kind, ends) for name, kind in (_KEPT_EVENTS | {"seq": "i4"}).items()]
     counted = {"gap_ns": cells.gap_ns, "n_tokens": cells.tokens, "count": cells.counts}
     counts = [_pieces(counted[name], _ARRAYS[name], cells.starts) for name in counted]
-    facts = [_plain(column) for column in (*(requests[name] for name in sorted(DERIVED)),
-             pd.Series(events.per_request), pd.Series(events.reads))]  # fmt: skip
+    derived = (requests[name].to_pylist() for name in sorted(DERIVED))
+    facts = [*derived, events.per_request.tolist(), events.reads.tolist()]
     scalars = len(ROW_FIELDS) - len(_KEPT_EVENTS)
     return [
         (*row[:scalars], *own[:-1], *told, own[-1], *cell)
@@ -212,12 +213,6 @@ def _pieces(values: Any, kind: str, bounds: Ints) -> list[bytes]:
     return [data[size * low : size * high] for low, high in pairwise(bounds.tolist())]
 
 
-def _plain(column: "pd.Series[Any]") -> list[Any]:
-    found = column.astype("object")
-    values: list[Any] = found.where(found.notna(), None).tolist()
-    return values
-
-
 # --- when it is read --------------------------------------------------------------------------------------------------
 
 
@@ -225,19 +220,20 @@ def is_thinned(rows: Sequence[Row]) -> bool:
     return bool(rows) and len(rows[0]) > len(ROW_FIELDS)
 
 
-def tables_of(rows: Sequence[Row]) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
+def tables_of(rows: Sequence[Row]) -> tuple[pa.Table, pa.Table, pa.Table]:
     """Requests, kept chunks and cells of thinned rows."""
-    requests, chunks = frames_of([row[: len(ROW_FIELDS)] for row in rows])
+    requests, chunks = raw_tables_of([row[: len(ROW_FIELDS)] for row in rows])
     tail = dict(zip(TAIL, zip(*(row[len(ROW_FIELDS) :] for row in rows), strict=True), strict=True))
-    facts = {name: typed(tail[name], (REQUESTS | COUNTED)[name]) for name in _FACTS}
-    kept = {name: requests[name] for name in requests.columns if name not in facts}
+    facts = {name: array_of(tail[name], (REQUESTS | COUNTED)[name]) for name in _FACTS}
+    kept = {name: requests[name] for name in requests.column_names if name not in facts}
     ordered = {name: (kept | facts)[name] for name in REQUESTS}
     arrays = {name: np.frombuffer(b"".join(tail[name]), dtype=kind) for name, kind in _ARRAYS.items()}
     sizes = np.array([len(each) // 4 for each in tail["count"]], dtype=np.int64)
     row = np.repeat(np.arange(len(rows)), sizes)
     cells = Cells(row, arrays["gap_ns"], arrays["n_tokens"].astype(np.int64), arrays["count"].astype(np.int64), row)
-    table = cells.frame(list(requests["request_id"]))
-    return pd.DataFrame(ordered | kept | facts), chunks.assign(seq=arrays["seq"]), table
+    seq = chunks.column_names.index("seq")
+    chunks = chunks.set_column(seq, "seq", column_of(arrays["seq"]))
+    return pa.table(ordered | kept | facts), chunks, cells.table(requests["request_id"].to_pylist())
 
 
 def said(keep: str) -> dict[str, Any]:

@@ -27,7 +27,7 @@ def windows(run: Run) -> dict[str, Window]:
     found = {stage["name"]: _window(run, stage) for stage in stages}
     if run.meta.get("complete", True):
         return found
-    last = _last_instant(run, np.ones(len(run.requests), dtype=bool))
+    last = _last_instant(run, np.ones(run.size, dtype=bool))
     return {name: (start, max(start, min(end, last))) for name, (start, end) in found.items()}
 
 
@@ -167,7 +167,7 @@ def _window(run: Run, stage: dict[str, Any]) -> Window:
     start = float(stage.get("start_ns") or 0)
     if stage.get("end_ns") is not None:
         return start, float(stage["end_ns"])
-    mine = run.where("stage", stage["name"]) if run.stages else np.ones(len(run.requests), dtype=bool)
+    mine = run.where("stage", stage["name"]) if run.stages else np.ones(run.size, dtype=bool)
     rate = stage.get("offered_rps")
     if rate and run.meta.get("loop") == "open":
         return start, start + float(mine.sum()) / float(rate) * 1e9

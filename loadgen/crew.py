@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from loadgen.cluster.remote import RemoteWorker
 from loadgen.fleet import LocalWorker
 from loadgen.share import Share
 
 if TYPE_CHECKING:
     from loadgen.cluster.nodes import Cluster
+    from loadgen.cluster.remote import RemoteWorker
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Crew:
         """Whether this process only directs."""
         return self.workers > 1 or self.cluster is not None
 
-    def carriers(self, share: Share, out: Path) -> tuple[list[LocalWorker], list[RemoteWorker]]:
+    def carriers(self, share: Share, out: Path) -> "tuple[list[LocalWorker], list[RemoteWorker]]":
         """The workers of a fleet, with a part of the share each; one of the two lists is empty."""
         n = self.workers
         if self.cluster is None:

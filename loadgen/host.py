@@ -164,7 +164,6 @@ _MALLOC = {-1: 2**31 - 1, -2: 1 << 26, -4: 0}
 def quiet_gc() -> Iterator[None]:
     """No garbage collection inside: what exists is set aside, and reference counts do the rest."""
     was_enabled = gc.isenabled()
-    gc.collect()
     gc.freeze()
     gc.disable()
     try:

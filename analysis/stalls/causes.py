@@ -7,7 +7,6 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from analysis.columns import numbers
 from analysis.quantiles import Bools, Floats, Ints
 from analysis.record import UNKNOWN as NOT_TOLD
 from analysis.run import Run
@@ -232,7 +231,7 @@ def _causes(run: Run, kind: Ints, found: Match, believed: Bools, several: Bools,
 
 def usual_step_ns(run: Run) -> float:
     """The median gap between token events: about one pass of the engine. 0 without gaps."""
-    usual_ns = run.usual_gap_ns(np.ones(len(run.requests), dtype=bool))
+    usual_ns = run.usual_gap_ns(np.ones(run.size, dtype=bool))
     return 0.0 if np.isnan(usual_ns) else usual_ns
 
 
@@ -280,10 +279,11 @@ def client_was_late(run: Run, start_ns: Ints, end_ns: Ints, burst: Bools) -> Boo
 def loop_lag_s(run: Run, start_ns: Ints, end_ns: Ints) -> Floats:
     """The longest delay of our own event loop in each interval; 0 where it is not known."""
     lag_s = np.zeros(len(start_ns))
-    if run.client is None or "loop_lag_max_s" not in run.client:
+    at, known = run.sampled("client", "t_ns"), run.sampled("client", "loop_lag_max_s")
+    if at is None or known is None:
         return lag_s
-    order = np.argsort(at := numbers(run.client, "t_ns"), kind="stable")  # several workers may have sampled
-    at, known = at[order], np.nan_to_num(numbers(run.client, "loop_lag_max_s"))[order]
+    order = np.argsort(at, kind="stable")  # several workers may have sampled
+    at, known = at[order], np.nan_to_num(known)[order]
     low = np.searchsorted(at, start_ns, side="left")
     high = np.searchsorted(at, end_ns + 1_500_000_000, side="right")  # a sample speaks of the second before it
     bounds = np.stack([low, high], axis=1).ravel()

@@ -79,7 +79,7 @@ def engines_of(run: Run) -> Ints:
     in common. And a number is given again when the streams of the one engine have ended. What can be relied on is that
     the streams of one number at one time are on one engine.
     """
-    one = np.zeros(len(run.requests), dtype=np.int64)
+    one = np.zeros(run.size, dtype=np.int64)
     step_ns = run.usual_gap_ns(one == 0)
     if run.cells is not None or np.isnan(step_ns):
         return one

@@ -57,10 +57,10 @@ def _worst(run: Run, mine: Stalls) -> dict[str, Any] | None:
     if not len(mine.row):
         return None
     at = int(np.argmax(mine.end_ns - mine.start_ns))
-    request = run.requests.iloc[int(mine.row[at])]
+    row = int(mine.row[at])
     return {
-        "request_id": request["request_id"],
-        "class": request["class"],
+        "request_id": run.value("request_id", row),
+        "class": run.value("class", row),
         "longest_gap_s": float(mine.end_ns[at] - mine.start_ns[at]) / 1e9,
         "at_s": float(mine.start_ns[at]) / 1e9,
     }
@@ -76,7 +76,7 @@ def _episode(run: Run, known: Episodes, i: int, told: dict[str, Any]) -> dict[st
         "requests": len(hit),
         "bystanders": _bystanders(run, start, end, hit),
         "cause": str(known.cause[i]),
-        "culprit_request_id": None if culprit < 0 else str(run.requests["request_id"].iloc[culprit]),
+        "culprit_request_id": None if culprit < 0 else run.value("request_id", culprit),
         "culprit_prompt_tokens": None if culprit < 0 else prompt_tokens(run, culprit),
         "evidence": told,
     }

@@ -104,7 +104,7 @@ STEPS = 10
 def _of_steps(run: Run, known: Episodes, chosen: Ints) -> Columns:
     """`constant_step_s`: where silences of this cause on reused connections are all alike, as delayed ACKs or
     retransmission timers make them, how long they are."""
-    reused = run.requests["reused_connection"].to_numpy(dtype=float, na_value=np.nan)[known.stalls.row]
+    reused = run.column("reused_connection")[known.stalls.row]
     length_s = (known.stalls.end_ns - known.stalls.start_ns) / 1e9
     step_s = np.full(len(chosen), np.nan)
     for cause in ("buffering", "one_stream"):

@@ -82,7 +82,7 @@ def _median_ns(run: Run, rows: Ints) -> Floats:
     """The median gap of each of these requests; NaN without any."""
     if run.cells is not None:
         return run.cells.quantile_ns(0.5)[rows]
-    gaps, asked = run.gaps, np.zeros(len(run.requests), dtype=bool)
+    gaps, asked = run.gaps, np.zeros(run.size, dtype=bool)
     asked[rows] = True
     chosen, sizes = gaps.of(asked), np.where(asked, np.diff(gaps.starts), 0)
     ordered = order_within(gaps.gap_ns[chosen], gaps.row[chosen])

@@ -3,7 +3,6 @@
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from analysis.quantiles import Floats, Ints
 from analysis.run import Run
@@ -136,6 +135,8 @@ def _matrix(run: Run, known: Episodes) -> list[dict[str, Any]]:
     """Stalls and seconds frozen by class of the culprit and class of the victim."""
     mine = known.interference[known.of]
     names = run.requests["class"].astype("object").fillna("").to_numpy()
+    import pandas as pd
+
     frame = pd.DataFrame({
         "culprit_class": names[known.culprit[known.of[mine]]],
         "victim_class": names[known.stalls.row[mine]],
@@ -149,8 +150,8 @@ def _matrix(run: Run, known: Episodes) -> list[dict[str, Any]]:
 
 
 def _class(run: Run, row: int) -> str | None:
-    name = run.requests["class"].iloc[row]
-    return None if pd.isna(name) else str(name)
+    codes, names = run.words("class")
+    return None if codes[row] < 0 else names[codes[row]]
 
 
 def prompt_tokens(run: Run, row: int) -> int | None:

@@ -41,7 +41,7 @@ def test_the_engine_that_did_it_agrees(name: str) -> None:
 def test_preemption_is_told_where_the_server_is_scraped() -> None:
     known = simulate(replace(SCENES["little cache"], seconds=60.0))
     check(judge(known, metrics=True))
-    check(judge(replace(known, run=replace(known.run, server=None)), metrics=False))
+    check(judge(replace(known, run=known.run.but(server=None)), metrics=False))
 
 
 def test_nobody_is_blamed_where_no_prompt_can_have_done_it() -> None:

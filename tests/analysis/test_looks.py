@@ -40,7 +40,7 @@ def test_looks_grow_up_to_the_longest_duration(first: float, times: float) -> No
 
 def looked_at(count: int) -> Run:
     run = simulate(Server(load=0.3), 30, 5, 1)
-    return replace(run, meta={**run.meta, "looks": {"ends_ns": list(range(1, count + 1)), "taken": None}})
+    return run.but(meta={**run.meta, "looks": {"ends_ns": list(range(1, count + 1)), "taken": None}})
 
 
 def test_looks_share_the_error_equally() -> None:
@@ -59,7 +59,7 @@ def test_intervals_of_every_kind_are_wider_for_more_looks() -> None:
     good = {"good": {"ttft": 0.25}, "fluidity": {"ttft": 0.25, "tbt": 0.02}}
     run = simulate(Server(failures=0.1), 600, 10, 3, workload=good)
     once = summarize(run, limits)
-    often = summarize(replace(run, meta={**run.meta, "looks": {"ends_ns": [1, 2, 3, 4, 5]}}), limits)
+    often = summarize(run.but(meta={**run.meta, "looks": {"ends_ns": [1, 2, 3, 4, 5]}}), limits)
     for a, b in zip(once["slo"]["limits"], often["slo"]["limits"], strict=True):
         assert b["ci95"][0] < a["ci95"][0] < a["value"] < a["ci95"][1] < b["ci95"][1], a["metric"]
     assert often["metrics"]["itl_s"]["ci95"]["p95"][1] > once["metrics"]["itl_s"]["ci95"]["p95"][1]
@@ -71,7 +71,7 @@ def test_a_look_that_happens_to_see_no_failure_proves_little() -> None:
               Limit("stall", "count", "<", 1)]  # fmt: skip
     run = simulate(Server(load=0.3), 300, 10, 1)
     once = summarize(run, limits)["slo"]["limits"]
-    often = summarize(replace(run, meta={**run.meta, "looks": {"ends_ns": [1, 2, 3, 4, 5]}}), limits)["slo"]["limits"]
+    often = summarize(run.but(meta={**run.meta, "looks": {"ends_ns": [1, 2, 3, 4, 5]}}), limits)["slo"]["limits"]
     assert [each["verdict"] for each in once] == ["pass"] * 4
     assert [each["verdict"] for each in often] == ["no_verdict", "pass", "pass", "pass"]
     assert often[0]["ci95"] == [0.0, pytest.approx(0.01535, abs=1e-5)]
@@ -81,7 +81,7 @@ def test_a_look_that_happens_to_see_no_failure_proves_little() -> None:
 def test_a_look_sees_what_was_due_up_to_it() -> None:
     run = growing(LOADS[0], 3, 1, shared=True)
     for look, count in ((1, 300), (2, 600), (3, 1200)):
-        seen = as_of(replace(run, meta={**run.meta, "complete": False, "timestamp_source": None}), look)
+        seen = as_of(run.but(meta={**run.meta, "complete": False, "timestamp_source": None}), look)
         summary = summarize(seen, [Limit("ttft", "p50", "<", 9)])
         assert summary["requests"]["planned"] == count
         assert summary["run"]["complete"]
@@ -103,7 +103,7 @@ def test_what_more_of_the_same_could_settle() -> None:
     left = unsettled(summarize(run, asked))
     assert [(each["metric"], can_settle(each)) for each in left] == [("itl", True), ("connect", False)]
     assert left[0]["needed_s"] > summarize(run)["run"]["duration_s"]
-    cut_short = replace(run, meta={**run.meta, "complete": False})
+    cut_short = run.but(meta={**run.meta, "complete": False})
     assert not any(can_settle(each) for each in unsettled(summarize(cut_short, asked)))
 
 

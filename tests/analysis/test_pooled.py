@@ -1,7 +1,5 @@
 """Several runs judged as one: every number as over all their requests, every interval as wide as the runs differ."""
 
-from dataclasses import replace
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -108,8 +106,8 @@ def test_places_on_one_timeline() -> None:
 
 def test_samples_of_server_and_client_move_along() -> None:
     samples = pd.DataFrame({"t_ns": [0, 5], "running": [1, 2]})
-    parts = [replace(part, server=samples, client=samples) for part in runs(0.02, 0.02, requests=40)]
-    found = pool([*parts, replace(parts[0], server=None, client=None)])
+    parts = [part.but(server=samples, client=samples) for part in runs(0.02, 0.02, requests=40)]
+    found = pool([*parts, parts[0].but(server=None, client=None)])
     at = [0, 5, *(int(starts_ns(found)[1]) + each for each in (0, 5))]
     assert found.server is not None
     assert found.client is not None
@@ -118,7 +116,7 @@ def test_samples_of_server_and_client_move_along() -> None:
 
 def test_one_run_that_was_cut_short_leaves_no_verdict() -> None:
     first, second = runs(0.02, 0.02)
-    found = summarize(pool([first, replace(second, meta={**second.meta, "complete": False})]), LIMITS)
+    found = summarize(pool([first, second.but(meta={**second.meta, "complete": False})]), LIMITS)
     assert found["slo"]["verdict"] == "no_verdict"
     assert not found["run"]["complete"]
 
@@ -126,13 +124,12 @@ def test_one_run_that_was_cut_short_leaves_no_verdict() -> None:
 def test_runs_of_something_else_are_refused() -> None:
     first, second = runs(0.02, 0.02, requests=40)
     with pytest.raises(ValueError, match="another target"):
-        pool([first, replace(second, meta={**second.meta, "target": "elsewhere"})])
+        pool([first, second.but(meta={**second.meta, "target": "elsewhere"})])
     with pytest.raises(ValueError, match="another workload"):
-        pool([first, replace(second, meta={**second.meta, "workload": {"name": "other"}})])
+        pool([first, second.but(meta={**second.meta, "workload": {"name": "other"}})])
     with pytest.raises(ValueError, match="no runs"):
         pool([])
     seeds = [
-        replace(run, meta={**run.meta, "workload": {**WORKLOAD, "seed": seed}})
-        for seed, run in enumerate((first, second))
+        run.but(meta={**run.meta, "workload": {**WORKLOAD, "seed": seed}}) for seed, run in enumerate((first, second))
     ]
     assert len(pool(seeds).requests) == 80

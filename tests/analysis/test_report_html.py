@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cache
 from html.parser import HTMLParser
 from typing import Any
@@ -239,7 +238,7 @@ def test_queue_and_prefill_are_told_apart_where_the_server_does() -> None:
         "t_ns": np.arange(15) * S, "queue_s": np.arange(15) * 3.0, "queue_requests": np.arange(15) * 10.0,
         "prefill_s": np.arange(15) * 1.0, "prefill_requests": np.arange(15) * 10.0,
     })  # fmt: skip
-    page = checked(rendered(replace(mixed(), server=told)))
+    page = checked(rendered(mixed().but(server=told)))
     assert "Here the queue is 75% of both." in page.text
     whole, apart = "Does TTFT stay the same while the load lasts?", "Is it the queue or the prefill?"
     assert [each["aria-label"] for each in page.named("figure")].count(f"{whole} {apart}") == 1

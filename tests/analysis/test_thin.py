@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis.columns import frames_of, rows_of
+from analysis.columns import rows_of, tables_of
 from analysis.events import gaps_of
 from analysis.page.report import render
 from analysis.pooled import pool
@@ -201,7 +201,7 @@ def test_pages_pools_and_exports_work_or_say_what_is_missing(tmp_path: Path, kee
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.lists(st.floats(0, 5_000), max_size=40), min_size=1, max_size=8), st.floats(0, 1))
 def test_any_gaps_in_cells(gaps_ms: list[list[float]], q: float) -> None:
-    *_, events = derive(*frames_of(rows_of(record(i, each) for i, each in enumerate(gaps_ms))))
+    *_, events = derive(*tables_of(rows_of(record(i, each) for i, each in enumerate(gaps_ms))))
     gaps = gaps_of(events)
     cells = gathered(events, gaps)
     assert cells.sizes.tolist() == [len(each) for each in gaps_ms]

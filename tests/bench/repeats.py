@@ -39,7 +39,7 @@ def repeated(count: int, spread: float, seed: int, requests: int = 240, tokens: 
 
 
 def as_one(run: Run) -> Run:
-    return replace(run, meta={key: value for key, value in run.meta.items() if key != "pooled"})
+    return run.but(meta={key: value for key, value in run.meta.items() if key != "pooled"})
 
 
 def values(run: Run) -> dict[str, tuple[float, list[float] | None]]:

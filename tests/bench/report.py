@@ -19,8 +19,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 
-from analysis import rundir
 from analysis.columns import CHUNKS, REQUESTS
+from analysis.frames import table_of
 from analysis.report.text import render
 from analysis.rundir import read_run
 from analysis.summary import summarize
@@ -40,10 +40,7 @@ def write(path: Path, events: int, tokens: int, classes: int, turns: int, per_ev
     requests["turn"] = np.arange(count) // classes % turns + 1
     path.mkdir(parents=True)
     for name, frame, columns in (("requests", requests, REQUESTS), ("chunks", run.chunks, CHUNKS)):
-        for column, kind in columns.items():
-            frame[column] = frame[column].astype(kind)
-        schema = rundir._schema(columns)
-        pq.write_table(rundir._table(frame, schema), path / f"{name}.parquet", row_group_size=200_000)
+        pq.write_table(table_of(frame, columns), path / f"{name}.parquet", row_group_size=200_000)
     slo = {"all": SLO} | {f"class{i}": ["ttft.p95<2s", "itl.p99<80ms"] for i in range(classes)}
     workload = {"name": "synthetic", "slo": slo}
     (path / "run.json").write_text(json.dumps(run.meta | {"workload": workload}), encoding="utf-8")

@@ -13,7 +13,7 @@ on the limit            any verdict in about 5 % of runs at most: each would be 
 import argparse
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -72,7 +72,7 @@ def growing(load: Load, looks: int, seed: int, shared: bool) -> Run:
     ]
     stage = pd.Categorical.from_codes(np.searchsorted(ends_ns, due_ns, "right").clip(max=looks - 1), names)
     meta = {**run.meta, "stages": stages, "looks": {"ends_ns": ends_ns if shared else [], "taken": None}}
-    return replace(run, meta=meta, requests=run.requests.assign(stage=stage))
+    return run.but(meta=meta, requests=run.requests.assign(stage=stage))
 
 
 def first_verdicts(run: Run, limits: Sequence[Limit], looks: int) -> list[tuple[str, int]]:

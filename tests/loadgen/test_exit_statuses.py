@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +59,7 @@ def made(requests: int = 300, **server: Any) -> Run:
 
 def ended_early() -> Run:
     run = made()
-    return replace(run, meta={**run.meta, "complete": False, "interrupted_by": None})
+    return run.but(meta={**run.meta, "complete": False, "interrupted_by": None})
 
 
 def sent_late() -> Run:
@@ -212,7 +211,7 @@ COMPARED: dict[str, tuple[int, Callable[[], Run], Callable[[], Run]]] = {
     "usage: another workload": (
         2,
         made,
-        lambda: replace(made(), meta=made().meta | {"workload": {"name": "x", "y": 1}}),
+        lambda: made().but(meta=made().meta | {"workload": {"name": "x", "y": 1}}),
     ),
     "usage: a base without successes": (2, lambda: made(failures=1.0), made),
     "unclear": (3, lambda: made(60), lambda: made(60)),
