@@ -4,6 +4,7 @@ A recipe is what a command does, from its arguments to its exit status: one modu
 function of the same name. Only there do the three packages meet.
 """
 
+import atexit
 import gc
 import os
 import sys
@@ -32,6 +33,7 @@ FORMATS = {
 def call(recipe: str, arguments: dict[str, Any]) -> int:
     """Follow a recipe; what the user did wrong becomes one line on stderr and an exit status."""
     gc.set_threshold(50_000)  # imports make objects and no garbage: looking for it took a tenth of their time
+    atexit.register(gc.freeze)  # nor need the interpreter look through all of them once more as it ends
     try:
         with as_our_errors():
             import_module("loadgen.host").keep_memory()
