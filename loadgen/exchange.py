@@ -5,24 +5,25 @@ The connection (or any other transport) tells an Exchange what arrives; the Exch
 
 import asyncio
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
+from itertools import cycle
 
 from analysis.record import RequestRecord
 from loadgen.clock import Clock
 from loadgen.error_text import error_message, one_line
+from loadgen.inflate import Inflater
 from loadgen.sse import EventTooLargeError, SseParser
 from loadgen.stream_reader import StreamReader
 
 MAX_BODY_BYTES = 65_536  # of an answer that is no stream: enough for the server's own words
-INFLATE_BYTES = 1_048_576
-MAX_INFLATED_BYTES = 4 * INFLATE_BYTES  # of one read (16 KiB): JSON of a stream packs some 30 times, a bomb 1,000 times
 LATE_NS = 20_000_000  # a timer this late was held up by our own loop
 DONE_GRACE_S = 0.05  # after [DONE] the end of the body should follow at once; then the connection can be used again
 EVENT_FIELDS = (b"data", b"event", b"id", b"retry", b":", b"\xef\xbb\xbf")
 SNIFF_BYTES = 64
 AT_ONCE = 64  # events read in one go once tokens flow
+_first_batches = cycle(range(16, AT_ONCE + 1))  # streams that began together shall not all come to it together
 SMALL_BYTES = 4096  # a larger piece is read at once: what is put off must not fill the memory
 MAX_ANSWER_BYTES = 256 * 1024 * 1024  # a million tokens at the size of a usual event: what is kept of them is bounded
 
@@ -42,6 +43,7 @@ class Exchange:
     """Collects one answer. `finished` is done when there is nothing more to wait for."""
 
     __slots__ = (
+        "_batch",
         "_begin_ns",
         "_body",
         "_check_ns",
@@ -79,6 +81,7 @@ class Exchange:
         self._last_event_ns: int | None = None
         self._steady = False  # tokens flow: whole events may be read some at a time
         self._later: list[tuple[bytes, int, int]] = []
+        self._batch = next(_first_batches)
         self._size = 0
         self._begin_ns = clock.now_ns()
         self.record = record
@@ -113,7 +116,7 @@ class Exchange:
         if self._steady and len(data) < SMALL_BYTES and data[:6] == b"data: " and data[-2:] == b"\n\n":
             self._last_event_ns = arrival_ns
             self._later.append((data, arrival_ns, read_id))
-            if len(self._later) >= AT_ONCE or data.endswith(b"[DONE]\n\n"):
+            if len(self._later) >= self._batch or data.endswith(b"[DONE]\n\n"):
                 self._catch_up()
                 self._steady = not self._reader.done
             return
@@ -189,7 +192,7 @@ class Exchange:
         """Read the events that were put off."""
         if not self._later:
             return
-        later, self._later = self._later, []
+        later, self._later, self._batch = self._later, [], AT_ONCE
         done = self._reader.read_plain(later)
         for data, arrival_ns, read_id in later[done:]:
             self._on_text(data, arrival_ns, read_id)
@@ -356,44 +359,3 @@ def _retry_after_s(value: bytes | None) -> float | None:
     except ValueError:
         return None
     return seconds if seconds is not None and 0 <= seconds < 1e6 else None
-
-
-class Inflater:
-    """Streaming gzip and deflate, in pieces of bounded size whatever a hostile server packs."""
-
-    def __init__(self, encoding: bytes) -> None:
-        self._first = b"" if encoding == b"deflate" else None  # held until it shows whether a zlib header begins it
-        self._wbits = 47
-        self._stream = zlib.decompressobj(self._wbits)
-
-    def feed(self, data: bytes) -> Iterator[bytes]:
-        """The plain pieces, one at a time. Raises zlib.error."""
-        if self._first is not None:
-            data = self._first + data
-            if len(data) < 2:
-                self._first = data
-                return
-            self._first = None
-            if not _has_zlib_header(data):  # as some servers send it
-                self._wbits = -15
-                self._stream = zlib.decompressobj(self._wbits)
-        yield from self._inflate(data)
-
-    def _inflate(self, data: bytes) -> Iterator[bytes]:
-        size = 0
-        piece = b""
-        while data or len(piece) == INFLATE_BYTES:
-            piece = self._stream.decompress(data, INFLATE_BYTES)
-            data = self._stream.unconsumed_tail
-            if self._stream.eof:  # what follows is packed on its own
-                data = self._stream.unused_data
-                self._stream = zlib.decompressobj(self._wbits)
-            size += len(piece)
-            if size > MAX_INFLATED_BYTES:
-                raise zlib.error(f"one read unpacks to more than {MAX_INFLATED_BYTES} bytes")
-            if piece:
-                yield piece
-
-
-def _has_zlib_header(data: bytes) -> bool:
-    return data[0] & 15 == 8 and int.from_bytes(data[:2]) % 31 == 0

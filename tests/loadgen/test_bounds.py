@@ -18,7 +18,8 @@ from analysis.record import RequestRecord
 from loadgen import tries
 from loadgen.clock import RunClock
 from loadgen.connection import MAX_HEAD_BYTES, Connection
-from loadgen.exchange import MAX_ANSWER_BYTES, MAX_INFLATED_BYTES
+from loadgen.exchange import MAX_ANSWER_BYTES
+from loadgen.inflate import MAX_INFLATED_BYTES
 from loadgen.openai_api import BodyOptions
 from loadgen.openai_http import HttpEngine, HttpOptions
 from loadgen.openai_httpx import HttpxEngine

@@ -24,7 +24,8 @@ from analysis.record import RequestRecord
 from loadgen.clock import RunClock
 from loadgen.connection import Connection
 from loadgen.error_text import MAX_MESSAGE_CHARS, error_message
-from loadgen.exchange import Exchange, Inflater, Limits
+from loadgen.exchange import Exchange, Limits
+from loadgen.inflate import Inflater
 from loadgen.openai_api import READERS
 from loadgen.poller import Poller
 from loadgen.sse import SseParser
