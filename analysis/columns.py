@@ -113,10 +113,14 @@ def numbers(table: pa.Table, name: str) -> Floats:
     return values.astype(np.float64) if missing is None else np.where(missing, np.nan, values)
 
 
-def whole(table: pa.Table, name: str, missing: int) -> Ints:
-    """A column of whole numbers, `missing` where there is none."""
+def whole(table: pa.Table, name: str, missing: int | None = None) -> Ints:
+    """A column of whole numbers, `missing` where there is none; ValueError where that is not given and one is."""
     values, absent = values_of(table[name])
-    return values if absent is None else np.where(absent, values.dtype.type(missing), values)
+    if absent is None or not absent.any():
+        return values
+    if missing is None:
+        raise ValueError(f"the column {name!r} has no number in row {int(np.argmax(absent))}")
+    return np.where(absent, values.dtype.type(missing), values)
 
 
 def words(table: pa.Table, name: str) -> tuple[Ints, list[str]]:

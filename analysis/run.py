@@ -192,7 +192,7 @@ class Run:
         if not self.thinned:
             return found
         came, came_in = (np.nan_to_num(self.column(name)).astype(np.int64) for name in ("events", "reads"))
-        return replace(found, seq=whole(chunks, "seq", 0).astype(np.int64), came=came, came_in=came_in)
+        return replace(found, seq=whole(chunks, "seq").astype(np.int64), came=came, came_in=came_in)
 
     @cached_property
     def cells(self) -> Cells | None:
@@ -344,7 +344,7 @@ def _request_rows(requests: pa.Table, chunks: pa.Table) -> Ints:
 
 def _in_order(requests: pa.Table, chunks: pa.Table) -> tuple[pa.Table, Ints]:
     """The chunks in order of their requests, and the position of each one's request."""
-    row, seq = _request_rows(requests, chunks), whole(chunks, "seq", 0)
+    row, seq = _request_rows(requests, chunks), whole(chunks, "seq")
     on, back = row[1:] > row[:-1], row[1:] < row[:-1]
     if not back.any() and bool((on | (seq[1:] > seq[:-1])).all()):
         return chunks, row
@@ -357,9 +357,9 @@ def _events(requests: pa.Table, chunks: pa.Table, row: Ints) -> Events:
     number = np.array([*(KINDS.index(each) if each in KINDS else -1 for each in known), -1], dtype=np.int8)
     return Events(
         row,
-        whole(chunks, "arrival_ns", 0),
+        whole(chunks, "arrival_ns"),
         whole(chunks, "n_tokens", UNKNOWN).astype(np.int32, copy=False),
         number[kinds],
-        whole(chunks, "read_id", 0).astype(np.int32, copy=False),
+        whole(chunks, "read_id").astype(np.int32, copy=False),
         np.searchsorted(row, np.arange(len(requests) + 1)),
     )

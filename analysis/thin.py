@@ -117,7 +117,7 @@ class Cells:
 
 def cells_of(table: pa.Table, row: Ints, requests: int) -> Cells:
     """The cells of a table; `row` has the position of each one's request. ValueError for what cannot be a cell."""
-    gap_ns, counts = (whole(table, name, 0).astype(np.int64) for name in ("gap_ns", "count"))
+    gap_ns, counts = (whole(table, name).astype(np.int64) for name in ("gap_ns", "count"))
     tokens = whole(table, "n_tokens", UNKNOWN).astype(np.int64)
     if bool((gap_ns < 0).any() or (counts < 1).any() or (tokens < UNKNOWN).any()):
         raise ValueError("a gap that is negative, or was counted less than once")

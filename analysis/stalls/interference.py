@@ -133,10 +133,10 @@ def _culprits(run: Run, known: Episodes) -> list[dict[str, Any]]:
 
 def _matrix(run: Run, known: Episodes) -> list[dict[str, Any]]:
     """Stalls and seconds frozen by class of the culprit and class of the victim."""
-    mine = known.interference[known.of]
-    names = run.requests["class"].astype("object").fillna("").to_numpy()
     import pandas as pd
 
+    mine = known.interference[known.of]
+    names = run.requests["class"].astype("object").fillna("").to_numpy()
     frame = pd.DataFrame({
         "culprit_class": names[known.culprit[known.of[mine]]],
         "victim_class": names[known.stalls.row[mine]],

@@ -99,3 +99,10 @@ def test_numbers_are_floats_with_nan_where_missing(values: list[Any], dtype: str
 def test_what_is_no_whole_number_is_none_of_a_column_of_them(values: list[Any]) -> None:
     with pytest.raises(ValueError, match=r"x|int64"):
         array_of(values, "Int64")
+
+
+def test_a_number_that_is_missing_where_none_may_be_is_no_zero() -> None:
+    table = pa.table({"arrival_ns": array_of([5, None], "Int64")})
+    assert whole(table, "arrival_ns", -1).tolist() == [5, -1]
+    with pytest.raises(ValueError, match="'arrival_ns' has no number in row 1"):
+        whole(table, "arrival_ns")
