@@ -259,7 +259,7 @@ class _Drive:
 
     async def _comes(self, t_ns: int) -> bool:
         """Waits for that instant; whether it came before the end of the sending."""
-        if self.open_loop and self.clock.now_ns() >= t_ns:  # users take their turns as a simulation of them does
+        if self.clock.now_ns() >= t_ns:
             return self.ending.closed_ns is None
         return await self.ending.sleep_until(t_ns)
 
