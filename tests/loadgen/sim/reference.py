@@ -12,7 +12,7 @@ from tests.loadgen.virtual import VirtualClock, VirtualLoop
 from workloads.prompts import Prompter
 from workloads.request import Request
 
-SOON_NS = 500
+SOON_NS = 1
 """Passes that are due begin when all that happens at the instant has happened: a moment later."""
 
 
