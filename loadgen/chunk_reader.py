@@ -3,6 +3,7 @@
 The reader writes what it sees straight into the request's record; METRICS section 1 says what a token event is.
 """
 
+import re
 from collections.abc import Iterable, Iterator
 from typing import Annotated, Any, Literal
 
@@ -60,6 +61,8 @@ class _Chunk(msgspec.Struct, gc=False):
 
 _decode_chunk = msgspec.json.Decoder(_Chunk).decode
 _NOTHING = _Delta()
+LAST_EVENTS = 3
+"""What is seldom plain at the end of an answer: why it finished, its usage, [DONE]."""
 FAILED_REASONS = frozenset({"error", "abort"})
 """Reasons to finish that say the server gave up: an answer that ends so is an error, not an answer."""
 
@@ -94,11 +97,17 @@ _decode_plain = msgspec.json.Decoder(_PlainChunk).decode
 _decode_plains = msgspec.json.Decoder(list[_PlainChunk]).decode
 
 
+_AT = re.compile(r"at `\$\[(\d+)\]")
+
+
 def _plain_texts(events: list[bytes]) -> list[str]:
     """The texts of those at the head of `events` (JSON) that are plain."""
     try:
         chunks = _decode_plains(b"[%b]" % b",".join(events))
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, RecursionError) as problem:
+        odd = _AT.search(str(problem))
+        if odd is not None and int(odd[1]) < len(events):
+            return _plain_texts(events[: int(odd[1])])
         chunks = []
     if len(chunks) != len(events):
         chunks = list(_plain_head(events))
@@ -162,7 +171,7 @@ class ChunkReader:
 
     def read_plain(self, events: list[tuple[bytes, int, int]]) -> int:
         if events[-1][0].endswith(b"[DONE]\n\n"):
-            events = events[:-1]
+            events = events[:-LAST_EVENTS]
         texts = _plain_texts([data[6:-2] for data, _, _ in events])
         count = len(texts)
         if not count:

@@ -1,18 +1,16 @@
 """One HTTP/1.1 connection with kernel receive stamps: the lower half of the hot path.
 
 Measuring token arrival is what this program exists for, so the socket is read here and nowhere else: a non-blocking
-socket on the event loop's selector, `recvmsg` with the kernel's receive stamp (SO_TIMESTAMPNS) beside the data, llhttp
-for the framing. Nothing is awaited, logged or allocated per token beyond what the bytes themselves need. TLS runs over
-the same reads (`ssl.MemoryBIO`), so encrypted streams get kernel stamps too.
+socket on the event loop's selector, `recvmsg` with the kernel's receive stamp beside the data, llhttp for the framing.
+Nothing is awaited, logged or allocated per token beyond what the bytes themselves need. TLS runs over the same reads
+(`ssl.MemoryBIO`), so encrypted streams get kernel stamps too.
 """
 
 import asyncio
 import errno
 import os
-import platform
 import socket
 import ssl
-import struct
 from collections.abc import Mapping
 from typing import Protocol
 
@@ -21,14 +19,10 @@ import httptools
 from loadgen.clock import RunClock
 from loadgen.error_text import fault
 from loadgen.poller import Poller
+from loadgen.stamps import CONTROL_BYTES, ends_within, stamp_ns
 from loadgen.tls_pipe import READ_BYTES, TlsPipe
 
 MAX_HEAD_BYTES = 262_144
-SO_TIMESTAMPNS = 35 if platform.system() == "Linux" else None
-"""Linux' number for it, on every architecture but SPARC and PA-RISC; Python's socket module has no name for it."""
-_TIMESPEC = struct.Struct("qq")
-_CONTROL_BYTES = socket.CMSG_SPACE(_TIMESPEC.size) if hasattr(socket, "CMSG_SPACE") else 0
-_unpack_timespec = _TIMESPEC.unpack
 
 
 class Listener(Protocol):
@@ -163,21 +157,40 @@ class Connection:
     # --- receiving -------------------------------------------------------------------------------------------------
 
     def _readable(self) -> None:
-        """Read once. What was waiting in the kernel and is over the limit makes the selector call again."""
+        """Read what is there. What is over the limit makes the selector call again."""
         try:
-            if self._kernel_stamps:
-                data, control, _, _ = self._sock.recvmsg(READ_BYTES, _CONTROL_BYTES)
+            if not self._kernel_stamps:
+                self._take(self._sock.recv(READ_BYTES), None)
+            elif self._poller.late:
+                self._read_apart()
             else:
-                data, control = self._sock.recv(READ_BYTES), None
+                data, control, _, _ = self._sock.recvmsg(READ_BYTES, CONTROL_BYTES)
+                self._take(data, control)
         except (BlockingIOError, InterruptedError):
             return
         except OSError as problem:
             self.arrival_ns = self._clock.now_ns()
             self._lose("broken", f"the connection was lost: {reason(problem)}")
-            return
+
+    def _read_apart(self) -> None:
+        """Read what may have gathered piece by piece, as long as the pieces have arrival times of their own."""
+        data, last, _, _ = self._sock.recvmsg(READ_BYTES, CONTROL_BYTES, socket.MSG_PEEK)
+        begin = 0
+        for end in ends_within(data):
+            piece, control, _, _ = self._sock.recvmsg(end - begin, CONTROL_BYTES)
+            if control == last:
+                self._take(piece + self._sock.recv(len(data) - end), last)
+                return
+            self._take(piece, control)
+            if self.closed:
+                return
+            begin = end
+        self._take(self._sock.recv(len(data) - begin) if data else data, last)
+
+    def _take(self, data: bytes, control: list[tuple[int, int, bytes]] | None) -> None:
+        """What a read brought, and its stamp."""
         if control:
-            seconds, nanoseconds = _unpack_timespec(control[0][2])
-            self.arrival_ns = seconds * 1_000_000_000 + nanoseconds - self._clock.realtime_base_ns
+            self.arrival_ns = stamp_ns(control) - self._clock.realtime_base_ns
         else:
             self.arrival_ns = self._clock.now_ns()
             if data:  # the end of the stream has no stamp
@@ -351,17 +364,6 @@ def reason(problem: BaseException) -> str:
 
 
 # --- opening ----------------------------------------------------------------------------------------------------------
-
-
-def stamp_in_kernel(sock: socket.socket) -> bool:
-    """Ask the kernel to stamp what this socket receives; whether it will."""
-    if SO_TIMESTAMPNS is None or not _CONTROL_BYTES or sock.family not in (socket.AF_INET, socket.AF_INET6):
-        return False
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
-    except OSError:
-        return False
-    return True
 
 
 async def open_socket(address: tuple[object, ...] | str, family: int) -> socket.socket:

@@ -8,8 +8,9 @@ import time
 from typing import TypeAlias
 
 from loadgen.clock import RunClock
-from loadgen.connection import Connection, OpenError, open_socket, reason, stamp_in_kernel
+from loadgen.connection import Connection, OpenError, open_socket, reason
 from loadgen.poller import Poller
+from loadgen.stamps import stamp_in_kernel
 from loadgen.target import Target
 from loadgen.tls_pipe import TlsPipe
 
@@ -33,6 +34,11 @@ class Dialer:
         self._lookup: asyncio.Task[list[Address]] | None = None
         self._poller = Poller(gather=kernel_stamps)
         self._stamper = _keep_stamping() if kernel_stamps else None
+
+    @property
+    def busy(self) -> bool:
+        """Whether many of its connections had something to read at the last look."""
+        return self._poller.busy
 
     def close(self) -> None:
         self._poller.close()

@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Any
 
 from loadgen import host
-from loadgen.connection import SO_TIMESTAMPNS, stamp_in_kernel
+from loadgen.stamps import SO_TIMESTAMPNS, stamp_in_kernel
 
 GOOD, POOR = "ok", "poor"
 FEW_FILES = 4_096

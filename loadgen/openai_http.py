@@ -8,6 +8,7 @@ import asyncio
 import hashlib
 import ssl
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -56,8 +57,8 @@ class HttpEngine:
         self._clock = clock
         self.open: dict[str, tuple[RequestRecord, Connection]] = {}
         self._idle: list[Connection] = []
-        self._turns = Turns()
         self._dialer = Dialer(target, options.proxy, options.tls, clock, options.kernel_stamps)
+        self._turns = Turns(lambda: self._dialer.busy)
         self._path = target.path
         self._kernel_reads = 0
         self._user_reads = 0
@@ -163,7 +164,7 @@ class HttpEngine:
             sent_ns = await connection.send(self._request_line(path) + message, exchange)
             if sent_ns is not None:
                 record.sent_ns = sent_ns
-            await exchange.finished
+            await self._end_of(exchange)
         finally:
             del self.open[record.request_id]
             exchange.cancel()
@@ -172,6 +173,12 @@ class HttpEngine:
             self._put_back(connection, exchange)
         record.text, record.unsaid_text = reader.text(), reader.unsaid_text()
         return exchange
+
+    async def _end_of(self, exchange: Exchange) -> None:
+        """Hundreds of streams that end together (they began so) take turns, like those that begin."""
+        await exchange.finished
+        with suppress(asyncio.CancelledError):  # it had ended before it was cut
+            await self._turns.take()
 
     def _request_line(self, path: str) -> bytes:
         proxied = self._options.proxy is not None and self._target.scheme == "http"

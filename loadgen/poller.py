@@ -15,8 +15,10 @@ import select
 import time
 from collections.abc import Callable
 
-BATCH = 256
+BATCH = 512
 """Readers called before the event loop has its turn again: timers and sends must not wait for all streams."""
+BUSY = 64
+"""Sockets that were readable at once from which reading comes before all that can wait."""
 WINDOW_S = 0.005
 """The load is judged anew that often."""
 HEAVY_RPS = 5_000.0
@@ -24,6 +26,8 @@ HEAVY_RPS = 5_000.0
 CALM_RPS = 100.0
 """Reads per second of one stream up to which two of them hardly come within one gathering: only then is it done."""
 GATHER_S = 0.001
+LEAST_LATE_S, MOST_LATE_S = 0.002, 0.01
+"""Bounds of `late_after_s`."""
 
 
 class Poller:
@@ -31,6 +35,10 @@ class Poller:
 
     Args:
         gather: Whether reads may be put off a little under a heavy load; only where the kernel stamps arrivals.
+
+    `busy` says whether many sockets had something to read at the last look. While readers are called, `late` says
+    whether more than one token of a stream may be waiting: nobody looked for a while, be it that this program was busy
+    or that nothing came.
     """
 
     def __init__(self, gather: bool) -> None:
@@ -39,7 +47,9 @@ class Poller:
         self._epoll = select.epoll() if hasattr(select, "epoll") else None
         self._gather = gather
         self._heavy = False
-        self._since_s = time.monotonic()
+        self.busy = self.late = False
+        self._late_after_s = LEAST_LATE_S
+        self._since_s = self._empty_s = time.monotonic()
         self._reads = 0
         self._next_look: asyncio.TimerHandle | None = None
         self._watch()
@@ -96,7 +106,12 @@ class Poller:
     def _read_batch(self) -> None:
         assert self._epoll is not None
         readers = self._readers
+        now_s = time.monotonic()
         events = self._epoll.poll(0, BATCH)
+        self.late = now_s - self._empty_s > self._late_after_s
+        self.busy = len(events) >= BUSY
+        if len(events) < BATCH:
+            self._empty_s = now_s
         self._reads += len(events)
         for fd, _ in events:
             reader = readers.get(fd)
@@ -107,10 +122,17 @@ class Poller:
         """Look at the load of the last moments."""
         now_s = time.monotonic()
         if self._gather and now_s - self._since_s >= WINDOW_S:
-            self._heavy = is_heavy(self._reads, now_s - self._since_s, len(self._readers))
+            load = self._reads, now_s - self._since_s, len(self._readers)
+            self._heavy, self._late_after_s = is_heavy(*load), late_after_s(*load)
             self._since_s, self._reads = now_s, 0
 
 
 def is_heavy(reads: int, seconds: float, streams: int) -> bool:
     """Whether gathering pays (many reads) and is safe (few of each stream)."""
     return HEAVY_RPS <= reads / seconds <= CALM_RPS * streams
+
+
+def late_after_s(reads: int, seconds: float, streams: int) -> float:
+    """How long all sockets may go unread before some are likely to hold two tokens: half the usual gap of a stream."""
+    gap_s = seconds * streams / max(reads, 1)
+    return min(max(gap_s / 2, LEAST_LATE_S), MOST_LATE_S)

@@ -499,6 +499,27 @@ def test_a_cancelled_request_gives_its_record_with_what_had_come() -> None:
     assert (record.outcome, len(record.arrival_ns)) == ("cancelled", 2)
 
 
+def test_an_answer_that_was_whole_before_the_cut_is_no_cut_answer() -> None:
+    async def run() -> RequestRecord:
+        async with ScriptedServer(answer(*WHOLE)) as server, engine_for(server.url) as engine:
+            passes = engine._turns
+            let_begin = iter([True])
+
+            async def take() -> None:
+                if not next(let_begin, False):
+                    ended.set()
+                    await asyncio.Event().wait()
+
+            ended, passes.take = asyncio.Event(), take  # type: ignore[method-assign]
+            task = asyncio.create_task(engine.send(request()))
+            await ended.wait()
+            task.cancel()
+            return await task
+
+    record = asyncio.run(asyncio.wait_for(run(), 30))
+    assert (record.outcome, record.error) == ("ok", None)
+
+
 def test_a_large_prompt_goes_out_whole() -> None:
     async def run() -> tuple[RequestRecord, int]:
         async with ScriptedServer(answer(*WHOLE)) as server:

@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 
 from loadgen import poller as poller_module
-from loadgen.poller import Poller, is_heavy
+from loadgen.poller import Poller, is_heavy, late_after_s
 
 LOADS = {
     "800 streams of 50 tokens/s": ((200, 0.005, 800), True),
@@ -21,6 +21,21 @@ LOADS = {
 def test_when_reads_gather(case: str) -> None:
     (reads, seconds, streams), heavy = LOADS[case]
     assert is_heavy(reads, seconds, streams) is heavy
+
+
+LATE = {
+    "800 streams of 50 tokens/s": ((200, 0.005, 800), 0.01),
+    "800 streams of 100 tokens/s": ((400, 0.005, 800), 0.005),
+    "eight streams of 1,000 tokens/s": ((40, 0.005, 8), 0.002),
+    "ten streams of a token a second": ((1, 0.1, 10), 0.01),
+    "nothing": ((0, 0.005, 5), 0.01),
+}
+
+
+@pytest.mark.parametrize("case", LATE)
+def test_when_two_tokens_may_be_waiting(case: str) -> None:
+    load, after_s = LATE[case]
+    assert late_after_s(*load) == pytest.approx(after_s)
 
 
 def run(act: Callable[[Poller, list[int]], list[int]]) -> list[int]:

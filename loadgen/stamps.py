@@ -1,0 +1,57 @@
+"""The kernel's receive stamps (SO_TIMESTAMPNS), and how several arrivals that wait on one socket keep their own.
+
+A read is stamped with the arrival of its last segment. A client that comes late to a socket would so give the time of
+the last token to all that wait there. But most kernels keep the first of them apart, and those on one machine often all
+of two or three: read up to the end of each, they show their own times.
+"""
+
+import platform
+import re
+import socket
+import struct
+from collections.abc import Iterator
+
+SO_TIMESTAMPNS = 35 if platform.system() == "Linux" else None
+"""Linux' number for it, on every architecture but SPARC and PA-RISC; Python's socket module has no name for it."""
+_TIMESPEC = struct.Struct("qq")
+CONTROL_BYTES = socket.CMSG_SPACE(_TIMESPEC.size) if hasattr(socket, "CMSG_SPACE") else 0
+_unpack_timespec = _TIMESPEC.unpack
+
+_END_OF_EVENT = re.compile(rb"\n\r?\n(?:\r\n)?")
+_TLS_DATA = b"\x17\x03\x03"
+_TLS_HEAD_BYTES = 5
+
+
+def stamp_in_kernel(sock: socket.socket) -> bool:
+    """Ask the kernel to stamp what this socket receives; whether it will."""
+    if SO_TIMESTAMPNS is None or not CONTROL_BYTES or sock.family not in (socket.AF_INET, socket.AF_INET6):
+        return False
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+    except OSError:
+        return False
+    return True
+
+
+def stamp_ns(control: list[tuple[int, int, bytes]]) -> int:
+    """CLOCK_REALTIME of the stamp beside a read."""
+    seconds, nanoseconds = _unpack_timespec(control[0][2])
+    return seconds * 1_000_000_000 + nanoseconds  # type: ignore[no-any-return]
+
+
+def ends_within(data: bytes) -> list[int]:
+    """Where a piece ends that may have arrived by itself, an event or a record of TLS, and another follows. An end in
+    the wrong place would cost a read, and change no byte."""
+    ends = _tls_ends(data) if data.startswith(_TLS_DATA) else _event_ends(data)
+    return [end for end in ends if end < len(data)]
+
+
+def _event_ends(data: bytes) -> Iterator[int]:
+    return (found.end() for found in _END_OF_EVENT.finditer(data))
+
+
+def _tls_ends(data: bytes) -> Iterator[int]:
+    end = 0
+    while data.startswith(_TLS_DATA, end) and len(data) >= end + _TLS_HEAD_BYTES:
+        end += _TLS_HEAD_BYTES + int.from_bytes(data[end + 3 : end + _TLS_HEAD_BYTES])
+        yield end
