@@ -7,7 +7,6 @@ Nothing is awaited, logged or allocated per token beyond what the bytes themselv
 """
 
 import asyncio
-import errno
 import os
 import socket
 import ssl
@@ -361,29 +360,3 @@ def reason(problem: BaseException) -> str:
     if isinstance(problem, OSError):
         return os.strerror(problem.errno) if problem.errno and problem.errno > 0 else str(problem)
     return str(problem) or type(problem).__name__
-
-
-# --- opening ----------------------------------------------------------------------------------------------------------
-
-
-async def open_socket(address: tuple[object, ...] | str, family: int) -> socket.socket:
-    """A connected non-blocking socket. Raises OpenError."""
-    try:
-        sock = socket.socket(family, socket.SOCK_STREAM)
-    except OSError as problem:
-        outcome = "client_error" if problem.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM) else "connect_failed"
-        raise OpenError(outcome, f"no socket could be made: {reason(problem)}") from None
-    try:
-        sock.setblocking(False)
-        if family != getattr(socket, "AF_UNIX", None):
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        await asyncio.get_running_loop().sock_connect(sock, address)
-    except OSError as problem:
-        sock.close()
-        local = (errno.EADDRNOTAVAIL, errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-        outcome = "client_error" if problem.errno in local else "connect_failed"
-        raise OpenError(outcome, reason(problem)) from None
-    except BaseException:
-        sock.close()
-        raise
-    return sock

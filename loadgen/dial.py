@@ -1,14 +1,16 @@
 """Opening connections: the name, the socket, a tunnel through a proxy, the TLS handshake; each timed apart."""
 
 import asyncio
+import errno
 import ipaddress
+import os
 import socket
 import ssl
 import time
 from typing import TypeAlias
 
 from loadgen.clock import RunClock
-from loadgen.connection import Connection, OpenError, open_socket, reason
+from loadgen.connection import Connection, OpenError, reason
 from loadgen.poller import Poller
 from loadgen.stamps import stamp_in_kernel
 from loadgen.target import Target
@@ -84,7 +86,7 @@ class Dialer:
             index = (self._next_address + offset) % len(self._addresses)
             family, address = self._addresses[index]
             try:
-                sock = await open_socket(address, family)
+                sock = await _open_socket(address, family)
             except OpenError as problem:
                 last = problem
                 continue
@@ -143,3 +145,37 @@ async def _open_tunnel(sock: socket.socket, target: Target) -> None:
     status = answer.split(b"\r\n")[0].decode("latin-1")
     if not status.partition(" ")[2].startswith("2"):
         raise OpenError("connect_failed", f"the proxy refused: {status}")
+
+
+async def _open_socket(address: tuple[object, ...] | str, family: int) -> socket.socket:
+    """A connected non-blocking socket. Raises OpenError."""
+    try:
+        sock = socket.socket(family, socket.SOCK_STREAM)
+    except OSError as problem:
+        outcome = "client_error" if problem.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM) else "connect_failed"
+        raise OpenError(outcome, f"no socket could be made: {reason(problem)}") from None
+    try:
+        sock.setblocking(False)
+        if family != getattr(socket, "AF_UNIX", None):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        await _connect(sock, address)
+    except OSError as problem:
+        sock.close()
+        local = (errno.EADDRNOTAVAIL, errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+        outcome = "client_error" if problem.errno in local else "connect_failed"
+        raise OpenError(outcome, reason(problem)) from None
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+async def _connect(sock: socket.socket, address: tuple[object, ...] | str) -> None:
+    """Within a machine a connection is there as soon as it is asked for: then the event loop need not wait for it."""
+    status = sock.connect_ex(address)
+    if status == errno.EINPROGRESS:
+        status = sock.connect_ex(address)
+    if status in (errno.EINPROGRESS, errno.EALREADY, errno.EAGAIN):
+        await asyncio.get_running_loop().sock_connect(sock, address)
+    elif status not in (0, errno.EISCONN):
+        raise OSError(status, os.strerror(status))
