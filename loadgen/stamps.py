@@ -10,6 +10,7 @@ import re
 import socket
 import struct
 from collections.abc import Iterator
+from itertools import islice
 
 SO_TIMESTAMPNS = 35 if platform.system() == "Linux" else None
 """Linux' number for it, on every architecture but SPARC and PA-RISC; Python's socket module has no name for it."""
@@ -17,6 +18,8 @@ _TIMESPEC = struct.Struct("qq")
 CONTROL_BYTES = socket.CMSG_SPACE(_TIMESPEC.size) if hasattr(socket, "CMSG_SPACE") else 0
 _unpack_timespec = _TIMESPEC.unpack
 
+MOST_PIECES = 64
+"""More have hardly come apart: a server that sends nothing but blank lines shall not hold up the loop."""
 _END_OF_EVENT = re.compile(rb"\n\r?\n(?:\r\n)?")
 _TLS_DATA = b"\x17\x03\x03"
 _TLS_HEAD_BYTES = 5
@@ -41,9 +44,9 @@ def stamp_ns(control: list[tuple[int, int, bytes]]) -> int:
 
 def ends_within(data: bytes) -> list[int]:
     """Where a piece ends that may have arrived by itself, an event or a record of TLS, and another follows. An end in
-    the wrong place would cost a read, and change no byte."""
+    the wrong place would cost a read, and change no byte; there are at most MOST_PIECES."""
     ends = _tls_ends(data) if data.startswith(_TLS_DATA) else _event_ends(data)
-    return [end for end in ends if end < len(data)]
+    return [end for end in islice(ends, MOST_PIECES) if end < len(data)]
 
 
 def _event_ends(data: bytes) -> Iterator[int]:

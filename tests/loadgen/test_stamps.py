@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.connection import Connection
-from loadgen.stamps import ends_within
+from loadgen.stamps import MOST_PIECES, ends_within
 
 HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 LAST = b"0\r\n\r\n"
@@ -48,6 +48,10 @@ def test_where_pieces_end(case: str) -> None:
     pieces = PIECES[case]
     ends = [sum(map(len, pieces[:n])) for n in range(1, len(pieces))]
     assert ends_within(b"".join(pieces)) == ends
+
+
+def test_blank_lines_without_end_are_few_pieces() -> None:
+    assert len(ends_within(b"\n\n" * 8000)) == MOST_PIECES
 
 
 class Segments:
