@@ -6,7 +6,6 @@ of two or three: read up to the end of each, they show their own times.
 """
 
 import platform
-import re
 import socket
 import struct
 from collections.abc import Iterator
@@ -20,7 +19,6 @@ _unpack_timespec = _TIMESPEC.unpack
 
 MOST_PIECES = 64
 """More have hardly come apart: a server that sends nothing but blank lines shall not hold up the loop."""
-_END_OF_EVENT = re.compile(rb"\n\r?\n(?:\r\n)?")
 _TLS_DATA = b"\x17\x03\x03"
 _TLS_HEAD_BYTES = 5
 
@@ -45,12 +43,31 @@ def stamp_ns(control: list[tuple[int, int, bytes]]) -> int:
 def ends_within(data: bytes) -> list[int]:
     """Where a piece ends that may have arrived by itself, an event or a record of TLS, and another follows. An end in
     the wrong place would cost a read, and change no byte; there are at most MOST_PIECES."""
-    ends = _tls_ends(data) if data.startswith(_TLS_DATA) else _event_ends(data)
-    return [end for end in islice(ends, MOST_PIECES) if end < len(data)]
+    if data.startswith(_TLS_DATA):
+        return [end for end in islice(_tls_ends(data), MOST_PIECES) if end < len(data)]
+    if data.startswith(b"HTTP/"):
+        end = data.find(b"\r\n\r\n") + 4
+        return [end, *_event_ends(data, end)] if 4 <= end < len(data) else []
+    return _event_ends(data, 0)
 
 
-def _event_ends(data: bytes) -> Iterator[int]:
-    return (found.end() for found in _END_OF_EVENT.finditer(data))
+def _event_ends(data: bytes, begin: int) -> list[int]:
+    """The blank lines behind events, each with the end of the chunk if that is where the event ends."""
+    blank = b"\n\n"
+    at = data.find(blank, begin)
+    if at < 0:
+        blank = b"\r\n\r\n"
+        at = data.find(blank, begin)
+    ends: list[int] = []
+    while at >= 0 and len(ends) < MOST_PIECES:
+        end = at + len(blank)
+        if data.startswith(b"\r\n", end):
+            end += 2
+        if end >= len(data):
+            break
+        ends.append(end)
+        at = data.find(blank, end)
+    return ends
 
 
 def _tls_ends(data: bytes) -> Iterator[int]:

@@ -35,6 +35,9 @@ PIECES = {
     "events in chunks": [chunk(b"data: a\n\n"), chunk(b"data: bcd\n\n"), LAST],
     "lines that end as Windows' do": [chunk(b"data: a\r\n\r\n"), chunk(b"data: b\r\n\r\n")],
     "a header and its first event": [HEAD, chunk(b"data: a\n\n")],
+    "a header and events with lines that end as Windows' do": [HEAD, b"data: a\r\n\r\n", b"data: b\r\n\r\n"],
+    "a header alone": [HEAD],
+    "half a header": [HEAD[:30]],
     "an event and the beginning of the next": [chunk(b"data: a\n\n"), b"c\r\ndata:"],
     "no events": [b"x" * 500],
     "records of TLS": [record(b"abc"), record(b""), record(b"\n\n" * 200)],
@@ -147,9 +150,11 @@ def test_one_token_costs_a_look_and_a_read() -> None:
     assert sock.reads == 2
 
 
-def test_what_follows_an_answer_ends_the_connection_with_its_first_piece() -> None:
-    listener = heard(Segments((10, HEAD + FIRST + LAST), (20, HEAD + FIRST), (30, SECOND)), late=True)
-    assert (listener.ended_ns, len(listener.events), listener.lost) == (10, 1, None)
+def test_what_follows_an_answer_ends_the_connection_and_is_not_read() -> None:
+    sock = Segments((10, HEAD + FIRST + LAST), (20, HEAD + FIRST), (30, SECOND), (40, THIRD))
+    listener = heard(sock, late=True)
+    assert ([at for _, at, _ in listener.events], listener.lost) == ([10], None)
+    assert sock.waiting
 
 
 @given(

@@ -72,9 +72,12 @@ class Nodes:
         self._start("other", [*within, BIN / "ray", "start", *where])
 
     def _start(self, name: str, command: list[Any]) -> None:
-        with (self.folder / f"{name}.log").open("wb") as log:
-            self.processes[name] = subprocess.Popen([*map(str, command), *SMALL], stdout=log, stderr=log)
-        wait_for(lambda: "--block" in (self.folder / f"{name}.log").read_text(), 60)
+        path = self.folder / f"{name}.log"
+        with path.open("wb") as log:
+            process = self.processes[name] = subprocess.Popen([*map(str, command), *SMALL], stdout=log, stderr=log)
+        wait_for(lambda: "--block" in path.read_text() or process.poll() is not None, 60)
+        if process.poll() is not None:
+            raise SystemExit(f"{name}: {path.read_text().strip().splitlines()[-1]}")
 
     def kill(self, name: str) -> None:
         for pid in descendants(self.processes.pop(name).pid):
