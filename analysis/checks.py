@@ -52,7 +52,7 @@ def saturation(run: Run, rows: Bools, limits: "list[Limit]") -> Text:
 def loop_lag_p99_s(run: Run) -> float | None:
     """The 99th percentile of each second's longest delay of the client's event loop."""
     lag_s = run.sampled("client", "loop_lag_max_s")
-    return None if lag_s is None or not len(lag_s) else float(np.nanquantile(lag_s, 0.99))
+    return None if lag_s is None or np.isnan(lag_s).all() else float(np.nanquantile(lag_s, 0.99))
 
 
 def undelivered(run: Run, rows: Bools) -> Text:

@@ -56,7 +56,6 @@ class Run:
         counted: "Table | None" = None,
     ) -> None:
         self.meta = meta
-        self._requests = requests
         self._given = {"requests": requests, "chunks": chunks, "server": server, "client": client, "counted": counted}
         self._tables: dict[str, pa.Table | None] = {}
 
@@ -136,7 +135,7 @@ class Run:
     @property
     def size(self) -> int:
         """How many requests there are."""
-        return len(self._requests)
+        return len(cast(Table, self._given["requests"]))
 
     def value(self, name: str, row: int) -> Any:
         """One value of the requests, None where missing."""

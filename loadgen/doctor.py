@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Any
 
 from loadgen import host
-from loadgen.stamps import SO_TIMESTAMPNS, stamp_in_kernel
+from loadgen.stamps import CONTROL_BYTES, stamp_in_kernel, stamp_ns
 
 GOOD, POOR = "ok", "poor"
 FEW_FILES = 4_096
@@ -141,12 +141,8 @@ def _stamp_errors_ns() -> list[int] | None:
 def _stamp_error_ns(sender: socket.socket, receiver: socket.socket) -> int | None:
     sent_ns = time.time_ns()
     sender.send(b"x")
-    _, control, *_ = receiver.recvmsg(1, 128)
-    for level, kind, data in control:
-        if (level, kind) == (socket.SOL_SOCKET, SO_TIMESTAMPNS) and len(data) >= 16:
-            seconds, nanoseconds = (int.from_bytes(data[i : i + 8], "little", signed=True) for i in (0, 8))
-            return seconds * 1_000_000_000 + nanoseconds - sent_ns
-    return None
+    _, control, *_ = receiver.recvmsg(1, CONTROL_BYTES)
+    return stamp_ns(control) - sent_ns if control else None
 
 
 def _lag(lags_s: list[float]) -> Finding:

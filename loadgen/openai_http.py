@@ -89,6 +89,9 @@ class HttpEngine:
         except Exception as problem:  # whatever it is, the other requests go on
             record.outcome, record.error = "client_error", one_line(fault(problem))
             record.end_ns = self._clock.now_ns()
+        else:  # hundreds of streams that end together (they began so) take turns, like those that begin
+            with suppress(asyncio.CancelledError):  # it had ended before it was cut
+                await self._turns.take()
         _settle_send(record)
         if record.error is not None:
             record.error = self._redact(record.error)
@@ -164,7 +167,7 @@ class HttpEngine:
             sent_ns = await connection.send(self._request_line(path) + message, exchange)
             if sent_ns is not None:
                 record.sent_ns = sent_ns
-            await self._end_of(exchange)
+            await exchange.finished
         finally:
             del self.open[record.request_id]
             exchange.cancel()
@@ -173,12 +176,6 @@ class HttpEngine:
             self._put_back(connection, exchange)
         record.text, record.unsaid_text = reader.text(), reader.unsaid_text()
         return exchange
-
-    async def _end_of(self, exchange: Exchange) -> None:
-        """Hundreds of streams that end together (they began so) take turns, like those that begin."""
-        await exchange.finished
-        with suppress(asyncio.CancelledError):  # it had ended before it was cut
-            await self._turns.take()
 
     def _request_line(self, path: str) -> bytes:
         proxied = self._options.proxy is not None and self._target.scheme == "http"

@@ -118,6 +118,12 @@ def test_a_late_event_loop_matters_where_it_takes_the_stamps(source: str, satura
     assert found["cpu_share"] == pytest.approx(0.95)
 
 
+def test_samples_without_a_value_say_nothing_of_the_client() -> None:
+    client = pd.DataFrame({"t_ns": [1, 2], "loop_lag_max_s": [float("nan")] * 2, "cpu_share": [float("nan")] * 2})
+    found = summarize(Run.from_records(meta(), streams(20, every(20, 9, 100), 9), client=client))["client"]
+    assert (found["loop_lag_p99_s"], found["cpu_share"]) == (None, None)
+
+
 def test_load_that_was_not_sent_is_pointed_out_but_not_what_was_skipped() -> None:
     unsent = [record(f"u{i}", due=100, sent=None, outcome="not_sent") for i in range(20)]
     assert "90.9%" in texts(summary_of(*healthy(), *unsent, **open_loop()), "load_not_delivered")[0]
