@@ -12,7 +12,7 @@ from typing import TypeAlias
 from loadgen.clock import RunClock
 from loadgen.connection import Connection, OpenError, reason
 from loadgen.poller import Poller
-from loadgen.stamps import stamp_in_kernel
+from loadgen.stamps import keep_stamping, stamp_in_kernel
 from loadgen.target import Target
 from loadgen.tls_pipe import TlsPipe
 
@@ -35,7 +35,7 @@ class Dialer:
         self._next_address = 0
         self._lookup: asyncio.Task[list[Address]] | None = None
         self._poller = Poller(gather=kernel_stamps)
-        self._stamper = _keep_stamping() if kernel_stamps else None
+        self._stamper = keep_stamping() if kernel_stamps else None
 
     @property
     def busy(self) -> bool:
@@ -117,14 +117,6 @@ async def _addresses(peer: Target) -> list[Address]:
         found = await loop.getaddrinfo(peer.host, peer.port, type=socket.SOCK_STREAM)
         return [(family, address) for family, _, _, _, address in found]
     return [(socket.AF_INET if literal.version == 4 else socket.AF_INET6, (peer.host, peer.port))]
-
-
-def _keep_stamping() -> socket.socket:
-    """The kernel begins to stamp packets some milliseconds after the first socket asks: one that asks early, and stays
-    open, makes sure that the first answers of the run are stamped too."""
-    sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    stamp_in_kernel(sock)
-    return sock
 
 
 async def _open_tunnel(sock: socket.socket, target: Target) -> None:

@@ -1,6 +1,7 @@
 """What waits on a socket together, and keeps its own times."""
 
 import asyncio
+import platform
 import socket
 import struct
 from collections.abc import Callable, Mapping
@@ -12,8 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from loadgen import stamps
 from loadgen.connection import Connection
-from loadgen.stamps import MOST_PIECES, ends_within
+from loadgen.stamps import CONTROL_BYTES, MOST_PIECES, ends_within, keep_stamping, stamp_in_kernel
 
 HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 LAST = b"0\r\n\r\n"
@@ -175,3 +177,57 @@ def test_however_it_waits_the_same_is_read_and_in_order(words: list[bytes], cuts
         place = answer.index(data, place) + len(data)
         there = next(stamp for stamp, b in zip((s for s, _ in segments), bounds[1:], strict=True) if b >= place)
         assert at >= there
+
+
+@pytest.mark.parametrize(
+    ("stamped_ns", "arrives", "found"),
+    [(90, True, True), (100, True, True), (101, True, False), (None, True, False), (None, False, False)],
+    ids=["while it was sent", "as it was sent", "when it was read", "not at all", "not there yet"],
+)
+def test_a_stamp_from_the_reading_is_told_from_one_of_the_arrival(
+    monkeypatch: pytest.MonkeyPatch, stamped_ns: int | None, arrives: bool, found: bool
+) -> None:
+    def recvmsg(*_: int) -> tuple[bytes, list[tuple[int, int, bytes]], int, None]:
+        if not arrives:
+            raise BlockingIOError
+        control = [] if stamped_ns is None else [(0, 0, struct.pack("qq", 0, stamped_ns))]
+        return b"?", control, 0, None
+
+    sock: Any = SimpleNamespace(send=len, recvmsg=recvmsg)
+    monkeypatch.setattr(stamps.time, "time_ns", lambda: 100)
+    assert stamps._stamps_arrivals(sock) is found
+
+
+@pytest.mark.skipif(platform.system() != "Linux", reason="only Linux has receive stamps")
+@pytest.mark.parametrize(("begins_at_s", "waited_s"), [(0.0, 0.0), (0.011, 0.011), (9.0, stamps.FIRST_STAMP_WAIT_S)])
+def test_the_first_answers_wait_for_the_kernel_to_begin_and_not_for_ever(
+    monkeypatch: pytest.MonkeyPatch, begins_at_s: float, waited_s: float
+) -> None:
+    now = SimpleNamespace(s=0.0)
+    monkeypatch.setattr(stamps.time, "monotonic", lambda: now.s)
+    monkeypatch.setattr(stamps.time, "sleep", lambda s: setattr(now, "s", now.s + s))
+    monkeypatch.setattr(stamps, "_stamps_arrivals", lambda _: now.s >= begins_at_s)
+    keep_stamping().close()
+    assert now.s == pytest.approx(waited_s, abs=0.001)
+
+
+@pytest.mark.skipif(platform.system() != "Linux", reason="only Linux has receive stamps")
+def test_what_arrives_behind_it_is_stamped() -> None:
+    with (
+        keep_stamping(),
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.create_connection(server.getsockname()) as sender,
+        server.accept()[0] as receiver,
+    ):
+        assert stamp_in_kernel(receiver)
+        sender.send(b"x")
+        assert receiver.recvmsg(1, CONTROL_BYTES)[1]
+
+
+def test_without_a_loopback_it_asks_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    def down(_: socket.socket) -> bool:
+        raise OSError("network is unreachable")
+
+    monkeypatch.setattr(stamps, "_stamps_arrivals", down)
+    with keep_stamping() as sock:
+        assert sock.fileno() >= 0
