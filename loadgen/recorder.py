@@ -11,6 +11,8 @@ from analysis.rundir import RunJournal
 
 FLUSH_S = 0.5
 """A kill -9 loses at most what ended since the last flush."""
+FLUSH_REQUESTS = 50
+"""Written before that time is over: what a thousand need at once would hold up what is to be sent and read."""
 EARLY_STOP_REQUESTS = 10
 LASTING_STATUS = frozenset({400, 401, 403, 404})
 LASTING_OUTCOMES = frozenset({"connect_failed", "tls_failed"})
@@ -44,7 +46,8 @@ class Recorder:
         self._samples: list[Sample] = []
         self._ended = 0
         self._lasting: Counter[str] = Counter()
-        self._closing = asyncio.Event()
+        self._closing = False
+        self._due = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -52,6 +55,8 @@ class Recorder:
 
     def add(self, record: RequestRecord) -> None:
         self._batch.append(record)
+        if len(self._batch) >= FLUSH_REQUESTS:
+            self._due.set()
         if self._ended < EARLY_STOP_REQUESTS and record.outcome not in NEVER_SENT:
             self._watch(record)
 
@@ -60,7 +65,8 @@ class Recorder:
 
     async def close(self) -> None:
         """Write what is left, after what is being written; what did not go through before is tried once more."""
-        self._closing.set()
+        self._closing = True
+        self._due.set()
         if self._task is not None:
             await self._task
         await self._flush()
@@ -74,9 +80,10 @@ class Recorder:
             self._give_up(f"the first {EARLY_STOP_REQUESTS} requests all failed ({count}x: {message})")
 
     async def _flush_until_closed(self) -> None:
-        while not self._closing.is_set() and self.unwritten is None:
+        while not self._closing and self.unwritten is None:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._closing.wait(), FLUSH_S)
+                await asyncio.wait_for(self._due.wait(), FLUSH_S)
+            self._due.clear()
             await self._flush()
 
     async def _flush(self) -> None:

@@ -80,7 +80,7 @@ class Traffic:
         picks = np.random.default_rng((self._seed, CLASS, block + 1)).random(BLOCK)
         # The last share may round to just below 1.
         chosen = np.minimum(np.searchsorted(self._shares, picks, side="right"), len(self._shapes) - 1)
-        drawn = [iter(s.draw(block, int((chosen == i).sum()))) for i, s in enumerate(self._shapes)]
+        drawn = [s.draw(block, int((chosen == i).sum())) for i, s in enumerate(self._shapes)]
         for i in chosen.tolist():
             yield self._shapes[i], next(drawn[i])
 
@@ -116,10 +116,11 @@ class Shape:
         parallel = self.spec.parallel
         return 1 + (rounds - 1) * (1 + parallel.probability * (parallel.width - 1))
 
-    def draw(self, block: int, n: int) -> list[Draws]:
-        """The draws of the class's `n` sessions of one block."""
+    def draw(self, block: int, n: int) -> Iterator[Draws]:
+        """The draws of the class's `n` sessions of one block, each put together when it is asked for: a run goes on
+        meanwhile."""
         if n == 0:
-            return []
+            return iter(())
         spec = self.spec
         rounds = tokens(_rounds_law(spec), self._stream(ROUNDS, block), n)
         widths = self._widths(block, rounds)
@@ -133,7 +134,7 @@ class Shape:
         )
         by_round = (_split(array, round_ends) for array in (widths, self.pauses_ns(block, len(widths))))
         by_turn = (_split(array, turn_ends) for array in (*self._lengths(block, turn_ends), thoughts))
-        return [Draws(*lists) for lists in zip(*by_round, *by_turn, self._retrieved(block, n), strict=True)]
+        return (Draws(*lists) for lists in zip(*by_round, *by_turn, self._retrieved(block, n), strict=True))
 
     def pauses_ns(self, block: int, n: int) -> Ints:
         return np.rint(_pause_law(self.spec).draw(self._stream(PAUSES, block), n) * 1e9).astype(np.int64)
@@ -303,9 +304,11 @@ def _with(body: Mapping[str, Any], path: Sequence[str], value: int) -> dict[str,
     return {**body, name: _with(inner, rest, value)}
 
 
-def _split(array: Ints, ends: Ints) -> list[list[int]]:
-    values, after = array.tolist(), ends.tolist()
-    return [values[start:end] for start, end in zip([0, *after[:-1]], after, strict=True)]
+def _split(array: Ints, ends: Ints) -> Iterator[list[int]]:
+    values, start = array.tolist(), 0
+    for end in ends.tolist():
+        yield values[start:end]
+        start = end
 
 
 def _rounds_law(spec: AnyClass) -> AnyLaw:

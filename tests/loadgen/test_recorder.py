@@ -61,6 +61,24 @@ def test_what_is_being_written_when_the_run_ends_is_not_lost(monkeypatch: pytest
     assert asyncio.run(run()) == ["first", "second", "sample 7"]
 
 
+def test_many_requests_are_written_before_their_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recorder, "FLUSH_S", 1000)
+
+    async def run() -> list[str]:
+        writer = SlowWriter()
+        writer.may_end.set()
+        keeper = Recorder(cast(RunWriter, writer), lambda reason, at_once=False: None)
+        keeper.start()
+        for number in range(recorder.FLUSH_REQUESTS):
+            keeper.add(RequestRecord(str(number), outcome="ok"))
+        assert await asyncio.to_thread(writer.began.wait, 30)
+        keeper.add(RequestRecord("last", outcome="ok"))
+        await keeper.close()
+        return writer.written
+
+    assert asyncio.run(run()) == [*map(str, range(recorder.FLUSH_REQUESTS)), "last"]
+
+
 class FullDisk(SlowWriter):
     """Takes no batch of more than `room` records."""
 
