@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from itertools import pairwise
 from typing import Any
 
-from loadgen import host
+from loadgen import event_loop, host
 from loadgen.stamps import CONTROL_BYTES, stamp_in_kernel, stamp_ns
 
 GOOD, POOR = "ok", "poor"
@@ -42,7 +42,7 @@ def examine() -> list[Finding]:
         _files(*resource.getrlimit(resource.RLIMIT_NOFILE)),
         _clock(_resolution_ns(), _clock_source()),
         _stamps(_stamp_errors_ns()),
-        _lag(asyncio.run(_lags_s())),
+        _lag(event_loop.run(_lags_s())),
         _priority(_may_raise_priority()),
         _extras({name: find_spec(module) is not None for name, module in EXTRAS.items()}),
     ]

@@ -179,8 +179,7 @@ class ClientSampler:
 
     Calls `on_sample` once a second with `{t_ns, worker, loop_lag_max_s, loop_lag_mean_s, cpu_share, in_flight,
     oldest_ns}`; `cpu_share` is CPU time of all threads over wall time, 1.0 for one core, `oldest_ns` when the oldest
-    open request was due, None where none is open. Timers of the loop round up to a millisecond, so a lag below that is
-    none.
+    open request was due, None where none is open.
     """
 
     def __init__(

@@ -1,6 +1,5 @@
 """The experiment on interference over HTTP: from getting to know the endpoint to the closed run directory."""
 
-import asyncio
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -9,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis.rundir import RunWriter
-from loadgen import host
+from loadgen import event_loop, host
 from loadgen.access import Access, public_url, redactor
 from loadgen.calibrate import calibrate, find_model
 from loadgen.clock import RunClock, refreshed
@@ -50,7 +49,7 @@ def measure(design: Design, options: Options) -> Ran:
         UsageError, NoVerdictError, RunDirError, HostError: before anything but probes was sent.
     """
     host.raise_fd_limit(design.streams + SPARE_FILES)
-    return asyncio.run(_Measurement(design, options).run())
+    return event_loop.run(_Measurement(design, options).run())
 
 
 class _Measurement:

@@ -1,6 +1,5 @@
 """One measured run: everything that is alive while the load lasts, up to the closed run directory."""
 
-import asyncio
 import contextlib
 import math
 import os
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from analysis.looks import settled_at
 from analysis.rundir import RunDirError, RunWriter
 from analysis.thin import ALL, notes, said
-from loadgen import host
+from loadgen import event_loop, host
 from loadgen.access import Access, public_url, redactor
 from loadgen.calibrate import calibrate, find_model, prime
 from loadgen.clock import RunClock
@@ -111,7 +110,7 @@ def measure(workload: Workload, schedule: Schedule, options: RunOptions) -> int 
         if cluster is None:
             host.raise_fd_limit(files)
         crew = Crew(workers, files, cluster)
-        return asyncio.run(_Measurement(workload, schedule, options, crew, outlet).run())
+        return event_loop.run(_Measurement(workload, schedule, options, crew, outlet).run())
 
 
 def needed_files(schedule: Schedule, max_in_flight: int | None) -> int:

@@ -18,7 +18,7 @@ from typing import Any
 
 from analysis.record import RequestRecord
 from analysis.rundir import RunDirError, RunJournal
-from loadgen import host
+from loadgen import event_loop, host
 from loadgen.clock import RunClock
 from loadgen.drive import Live, Stop
 from loadgen.errors import LoadgenError
@@ -169,7 +169,7 @@ async def work(end: socket.socket) -> None:
 
 def main() -> int:
     try:
-        asyncio.run(work(socket.socket(fileno=int(sys.argv[1]))))
+        event_loop.run(work(socket.socket(fileno=int(sys.argv[1]))))
     except (LoadgenError, RunDirError) as problem:
         print(problem, file=sys.stderr)
         return 2

@@ -1,9 +1,6 @@
 """The core on an event loop: passes take as long as the model says, and their tokens go to open streams."""
 
 import asyncio
-import select
-import selectors
-import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -19,22 +16,6 @@ SPIN_SHARE = 32
 
 SLIP_NS = 100_000_000
 """A process that was held up for longer does not catch up: the simulated engine's time stood still as well."""
-
-
-def new_event_loop() -> asyncio.AbstractEventLoop:
-    """An event loop whose timers are good to about 0.1 ms; on Linux, asyncio's own round up to whole milliseconds."""
-    return asyncio.SelectorEventLoop(_FineSelector() if sys.platform == "linux" else selectors.DefaultSelector())
-
-
-if sys.platform == "linux":
-
-    class _FineSelector(selectors.EpollSelector):
-        def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-            # epoll_wait counts in milliseconds. An epoll descriptor can itself be waited for, and select counts in µs.
-            if timeout is not None and timeout > 0:
-                select.select([self.fileno()], [], [], timeout)
-                timeout = 0
-            return super().select(timeout)
 
 
 class Sink:

@@ -22,10 +22,10 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from loadgen.access import ENGINE_HEADER
 from loadgen.errors import UsageError
+from loadgen.event_loop import new_event_loop
 from loadgen.sim.app import TRANSPORT, App
 from loadgen.sim.books import Books
 from loadgen.sim.options import Options
-from loadgen.sim.realtime import new_event_loop
 from loadgen.sim.truth import TruthFile
 
 Announce = Callable[[Mapping[str, str | int]], None]

@@ -13,10 +13,10 @@ from typing import Any
 import httpx
 import uvicorn
 
+from loadgen.event_loop import run
 from loadgen.sim.app import App
 from loadgen.sim.books import Books
 from loadgen.sim.options import Options
-from loadgen.sim.realtime import new_event_loop
 from loadgen.sim.server import bind, uvicorn_config
 
 FAST = Options(speed=10_000)
@@ -75,11 +75,6 @@ def talk(
             return await conversation(client)
 
     return run(main())
-
-
-def run(coroutine: Any) -> Any:
-    with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        return runner.run(coroutine)
 
 
 def ask(body: dict[str, Any], path: str = CHAT, options: Options = FAST, **rest: Any) -> httpx.Response:
