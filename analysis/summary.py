@@ -17,7 +17,17 @@ from analysis.run import Run
 from analysis.server import server_part
 from analysis.sessions import sessions
 from analysis.stalls import episodes as stalls
-from analysis.throughput import Flow, Window, flow, length_s, measured_windows, start_ns, throughput, windows
+from analysis.throughput import (
+    Flow,
+    Window,
+    flow,
+    length_s,
+    measured_windows,
+    offered_rps,
+    start_ns,
+    throughput,
+    windows,
+)
 
 FORMAT_VERSION = 1
 
@@ -58,10 +68,10 @@ def summarize(
     wanted = good_limits((spec.get("good") or {}) if good is None else good)
     rows, spans = run.measured, measured_windows(run)
     whole = _Whole(run, stalls.find(run), goodput.judge(run, wanted, asked), start_ns(run), flow(run, spans))
-    top = _scope(whole, rows)
+    top = _scope(whole, rows, np.ones_like(rows))
     episodes = {"episodes": stalls.episodes(run, whole.stalls, rows)}
     head = {**top.part, "stalls": {**top.part["stalls"], **episodes}}
-    by_class = {name: _scope(whole, mine & rows) for name, mine in run.classes.items()}
+    by_class = {name: _scope(whole, mine & rows, mine) for name, mine in run.classes.items()}
     doubt = checks.doubt(run, rows, asked)
     gate = slo.gate(run, asked, by_class | {ALL: top}, length_s(spans), doubt, strict_point, max_errors)
     summary = {
@@ -79,8 +89,9 @@ def summarize(
     return summary | {"warnings": checks.warnings(run, rows, summary, asked)}
 
 
-def _scope(whole: _Whole, rows: Bools, flowed: Flow | None = None) -> slo.Scope:
-    """The numbers of the requests in the mask `rows`, over the windows of their stages (the measured ones if None)."""
+def _scope(whole: _Whole, rows: Bools, kin: Bools, flowed: Flow | None = None) -> slo.Scope:
+    """The numbers of the requests in the mask `rows`, over the windows of their stages (the measured ones if None);
+    `kin` are those like them of all stages."""
     run, flowed = whole.run, flowed or whole.measured
     blocks = in_order(whole.start_ns, rows, run_numbers(run))
     metrics, undefined = latency.metrics(run, rows, blocks)
@@ -93,7 +104,7 @@ def _scope(whole: _Whole, rows: Bools, flowed: Flow | None = None) -> slo.Scope:
         "metrics": metrics,
         "undefined": undefined,
         "tokens": counts.tokens(run, rows),
-        "throughput": throughput(run, rows, flowed),
+        "throughput": throughput(run, rows, kin, flowed),
         "stalls": stalls.totals(run, whole.stalls, rows) | {"ci95": stall_intervals(run, whole.stalls, rows, blocks)},
         "goodput": good,
     }
@@ -103,7 +114,7 @@ def _scope(whole: _Whole, rows: Bools, flowed: Flow | None = None) -> slo.Scope:
 def _by_turn(whole: _Whole, rows: Bools) -> dict[str, Any]:
     turn = whole.run.column("turn")
     numbers = np.unique(turn[rows & ~np.isnan(turn)])
-    return {str(int(number)): dict(_scope(whole, rows & (turn == number)).part) for number in numbers}
+    return {str(int(number)): dict(_scope(whole, rows & (turn == number), turn == number).part) for number in numbers}
 
 
 def _by_stage(whole: _Whole, top: slo.Scope) -> dict[str, Any]:
@@ -112,7 +123,7 @@ def _by_stage(whole: _Whole, top: slo.Scope) -> dict[str, Any]:
     for name, span in (windows(run) if run.stages else {}).items():
         mine = run.where("stage", name)
         same = [span] == measured_windows(run) and bool(np.array_equal(mine, top.rows))
-        parts[name] = dict(top.part if same else _scope(whole, mine, flow(run, [span])).part)
+        parts[name] = dict(top.part if same else _scope(whole, mine, np.ones_like(mine), flow(run, [span])).part)
     return parts
 
 
@@ -125,7 +136,7 @@ def _about(run: Run, spans: list[Window]) -> dict[str, Any]:
         **{key: meta.get(key) for key in plain},
         "workload": spec.get("name") or meta.get("name"),
         "duration_s": length_s(spans),
-        "offered_rps": next((each["offered_rps"] for each in run.stages if each.get("offered_rps")), None),
+        "offered_rps": offered_rps(run),
         "concurrency": spec.get("concurrency"),
         "complete": bool(meta.get("complete", True)),
         "interrupted_by": meta.get("interrupted_by"),
@@ -135,8 +146,7 @@ def _about(run: Run, spans: list[Window]) -> dict[str, Any]:
 
 
 def _client(run: Run, rows: Bools, limits: list[Limit]) -> dict[str, Any]:
-    lag_s = run.column("send_lag_s")[rows]
-    lag_s = lag_s[~np.isnan(lag_s)]
+    lag_s = checks.send_lag_s(run, rows)
     return {
         "saturated": checks.saturation(run, rows, limits) is not None,
         "loop_lag_p99_s": checks.loop_lag_p99_s(run),
@@ -147,6 +157,10 @@ def _client(run: Run, rows: Bools, limits: list[Limit]) -> dict[str, Any]:
 
 
 def _cpu_share(run: Run) -> float | None:
-    """Mean share of one core that the client used."""
-    shares = run.sampled("client", "cpu_share")
-    return None if shares is None or np.isnan(shares).all() else float(np.nanmean(shares))
+    """How many cores the client used on average, 1.0 for one: its processes together."""
+    shares, worker = (run.sampled("client", name) for name in ("cpu_share", "worker"))
+    if shares is None or np.isnan(shares).all():
+        return None
+    worker = np.zeros_like(shares) if worker is None else np.nan_to_num(worker)
+    parts = [shares[(worker == number) & ~np.isnan(shares)] for number in np.unique(worker)]
+    return float(sum(part.mean() for part in parts if len(part)))

@@ -36,6 +36,17 @@ def measured_windows(run: Run) -> list[Window]:
     return [window for name, window in windows(run).items() if name not in unmeasured]
 
 
+def offered_rps(run: Run) -> float | None:
+    """Requests per second that the measured stages plan on average; None where there is no such plan."""
+    rates: list[float | None] = [stage.get("offered_rps") for stage in run.stages if stage.get("measured", True)]
+    if len(set(rates)) <= 1:
+        return rates[0] if rates else None
+    parts = [length_s([span]) for span in measured_windows(run)]
+    if None in rates or not sum(parts):
+        return None
+    return sum(rate * part for rate, part in zip(rates, parts, strict=True) if rate) / sum(parts)
+
+
 def length_s(spans: Iterable[Window]) -> float:
     return sum(end - start for start, end in spans) / 1e9
 
@@ -105,17 +116,19 @@ def _by_run(spans: list[Window], starts: Sequence[float]) -> list[list[Window]]:
     return parts
 
 
-def throughput(run: Run, rows: Bools, flowed: Flow) -> dict[str, Any]:
-    """Rates of the requests in the mask `rows`: requests by start, prompts by first token, tokens by arrival.
+def throughput(run: Run, rows: Bools, kin: Bools, flowed: Flow) -> dict[str, Any]:
+    """Rates in some windows: requests of the mask `rows` by start, prompts by first token, tokens by arrival.
 
-    Tokens of requests that failed or were cut count as well. `ci95` holds the interval of each rate.
+    The server works in a stage for those too that began in the one before: prompts and tokens are of the requests in
+    the mask `kin`, whatever stage they belong to. Tokens of requests that failed or were cut count as well. `ci95`
+    holds the interval of each rate.
     """
     names = ("requests_per_s", "prompt_tokens_per_s", "output_tokens_per_s")
     if not flowed.length_s:
         return dict.fromkeys(names) | {"ci95": dict.fromkeys(names)}
-    prefilled = rows & (flowed.prefilled >= 0)
+    prefilled = kin & (flowed.prefilled >= 0)
     prompts = run.column("prompt_tokens")[prefilled]
-    mine, runs, z = rows[flowed.row], run_count(run), z_of(run)
+    mine, runs, z = kin[flowed.row], run_count(run), z_of(run)
     sums = {
         "requests_per_s": per_block(flowed.sent[rows & (flowed.sent >= 0)], runs=runs),
         "prompt_tokens_per_s": per_block(flowed.prefilled[prefilled], np.nan_to_num(prompts), runs),

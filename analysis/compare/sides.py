@@ -62,8 +62,12 @@ class Member:
         return find(self.run)
 
     def rows(self, class_name: str) -> Bools:
-        mine = self.run.measured
-        return mine if class_name == ALL else mine & self.run.classes.get(class_name, np.zeros_like(mine))
+        return self.run.measured & self.kin(class_name)
+
+    def kin(self, class_name: str) -> Bools:
+        """The requests of a class in all stages, warm-up included."""
+        everyone = np.ones(self.run.size, dtype=bool)
+        return everyone if class_name == ALL else self.run.classes.get(class_name, ~everyone)
 
 
 def members(runs: Sequence[Run], good: dict[str, float], limits: Sequence[Limit]) -> list[Member]:
@@ -133,7 +137,7 @@ def _token_rate(side: Sequence[Member], class_name: str, z: float) -> Estimate:
 
     In an open loop they are compared by request due: how many of them chance put into a run is not the server's doing.
     """
-    sums = [_tokens_over(each, each.rows(class_name)) for each in side]
+    sums = [_tokens_over(each, class_name) for each in side]
     total, over = (float(sum(one[part].sum() for one in sums)) for part in (0, 1))
     length_s = sum(each.flow.length_s for each in side)
     if not total or not over:
@@ -142,9 +146,10 @@ def _token_rate(side: Sequence[Member], class_name: str, z: float) -> Estimate:
     return Estimate(total / over, ends, together, None if ends else FEW_BLOCKS, shown=total / length_s)
 
 
-def _tokens_over(member: Member, rows: Bools) -> tuple[Floats, Floats]:
+def _tokens_over(member: Member, class_name: str) -> tuple[Floats, Floats]:
     """Tokens of each block, and the requests due in it, or its seconds where none has a due time."""
-    flowed, mine = member.flow, rows[member.flow.row]
+    flowed, rows = member.flow, member.rows(class_name)
+    mine = member.kin(class_name)[flowed.row]
     tokens = per_block(flowed.block[mine], flowed.tokens[mine])
     if member.run.meta.get("loop") != "open":
         return tokens, np.full(len(tokens), flowed.length_s / len(tokens))

@@ -16,6 +16,7 @@ from analysis.events import Events
 from analysis.quantiles import Floats, Ints
 from analysis.record import UNKNOWN
 from analysis.run import Run
+from analysis.throughput import offered_rps
 from analysis.tokens import MISMATCH
 
 _PERCENTILES = (90, 95, 99)
@@ -39,7 +40,7 @@ def to_vllm(run: Run) -> dict[str, Any]:
 
 def _load(run: Run) -> dict[str, Any]:
     workload = run.meta.get("workload")
-    rate = next((each["offered_rps"] for each in run.stages if each.get("offered_rps")), None)
+    rate = offered_rps(run)
     digits = re.sub(r"\D", "", str(run.meta.get("started_at") or ""))
     return {
         "date": f"{digits[:8]}-{digits[8:14]}" if len(digits) >= 14 else None,

@@ -2,6 +2,8 @@
 
 import pytest
 
+from analysis.compare.sides import estimate, members
+from analysis.limits import ALL
 from analysis.summary import summarize
 from analysis.throughput import windows
 from tests.analysis.records import every, record, run_of, summary_of
@@ -54,3 +56,44 @@ def test_only_measured_stages_feed_the_headline() -> None:
     assert summary["throughput"]["requests_per_s"] == 0.5
     assert summary["by_stage"]["warmup"]["requests"]["ok"] == 5
     assert summary["by_stage"]["warmup"]["throughput"]["requests_per_s"] == 5
+
+
+def test_a_stage_has_the_tokens_that_came_in_it_whoever_asked_and_when() -> None:
+    """One user, a token every 10 ms without a pause: 100 tokens a second, however the answers lie in the stages."""
+    stages = [
+        {"name": "warmup", "start_ns": 0, "end_ns": S, "measured": False},
+        {"name": "main", "start_ns": S, "end_ns": 3 * S, "measured": True},
+    ]
+    two = [
+        record("a", every(10, 180, 10), sent=0, stage="warmup", usage=180, prompt_tokens=50, turn=1),
+        record("b", every(10, 180, 10), sent=1800, stage="main", usage=180, prompt_tokens=50, turn=1),
+    ]
+    run = run_of(*two, stages=stages)
+    summary = summarize(run)
+    parts = [summary, *summary["by_class"].values(), summary["by_turn"]["1"], summary["by_stage"]["main"]]
+    assert [part["throughput"]["output_tokens_per_s"] for part in parts] == pytest.approx([100] * 4, rel=0.01)
+    assert [part["throughput"]["requests_per_s"] for part in parts] == [0.5] * 4
+    assert summary["throughput"]["prompt_tokens_per_s"] == 25, "the prompt of the warm-up was read in the warm-up"
+    assert summary["by_stage"]["warmup"]["throughput"]["output_tokens_per_s"] == pytest.approx(100, rel=0.01)
+    compared = estimate(members([run], {}, []), ALL, "output_tokens_per_s", None, 2.0)
+    assert compared.shown == pytest.approx(100, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("rates", "planned"),
+    [
+        ([None, 4.0, 8.0], 7.0),
+        ([2.0, 5.0, 5.0], 5.0),
+        ([2.0, None, None], None),
+        ([2.0, 5.0, None], None),
+        ([2.0, 0.0, 4.0], 3.0),
+    ],
+)
+def test_the_planned_rate_is_that_of_the_measured_stages(rates: list[float | None], planned: float | None) -> None:
+    ends = [(0, S), (S, 2 * S), (2 * S, 5 * S)]
+    stages = [
+        {"name": f"s{i}", "start_ns": start, "end_ns": end, "measured": i > 0, "offered_rps": rate}
+        for i, ((start, end), rate) in enumerate(zip(ends, rates, strict=True))
+    ]
+    run = run_of(record("a", [100], usage=1, due=0, stage="s1"), stages=stages, loop="open")
+    assert summarize(run)["run"]["offered_rps"] == planned
