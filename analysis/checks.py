@@ -107,10 +107,24 @@ def _clock_stepped(run: Run) -> Text:
 
 
 def _held_back(run: Run, cap: int) -> Bools:
-    """The requests that found `cap` others in flight or waiting when they were due."""
-    due, end = run.column("due_ns"), run.column("end_ns")
-    began = np.sort(due[run.sent & ~np.isnan(due)])
-    ended = np.sort(end[run.sent & ~np.isnan(due) & ~np.isnan(end)])
-    present = np.searchsorted(began, due, side="left") - np.searchsorted(ended, due, side="right")
-    held: Bools = present >= cap
+    """The requests that found all slots of their worker taken when they were due: each has its part of `cap`."""
+    workers = int(run.meta.get("workers") or 1)
+    worker = np.nan_to_num(run.column("worker"))
+    held = np.zeros(run.size, dtype=bool)
+    for number in range(workers):
+        mine = worker == number
+        held[mine] = _waiting(run, mine, (cap - number + workers - 1) // workers)
     return held
+
+
+def _waiting(run: Run, mine: Bools, slots: int) -> Bools:
+    """Of the requests in the mask `mine`, those that `slots` others, in flight or waiting themselves, were before: of
+    several due at one instant, those that were sent first."""
+    due, sent, end = (run.column(name)[mine] for name in ("due_ns", "sent_ns", "end_ns"))
+    counted = run.sent[mine] & ~np.isnan(due)
+    order = np.lexsort((sent, due))
+    before = np.empty(len(due))
+    before[order] = np.cumsum(counted[order]) - counted[order]
+    ended = np.sort(end[counted & ~np.isnan(end)])
+    waiting: Bools = before - np.searchsorted(ended, due, side="right") >= slots
+    return waiting

@@ -108,6 +108,48 @@ def test_a_late_client_is_saturated() -> None:
     assert "300 ms late (p99; 20 ms are allowed)" in texts(summary, "client_saturated")[0]
 
 
+def queued(slots: int, worker: int = 0) -> list[Any]:
+    """Requests of a second each, three due at one instant every 1.6 s, sent as soon as a slot is free."""
+    free, records = [0.0] * slots, []
+    for number in range(12):
+        due = 1600.0 * (number // 3)
+        sent = max(due, free[0]) + 1
+        free = sorted([*free[1:], sent + 1000])
+        records.append(record(f"{worker}-{number}", [500, 1000], usage=2, due=due, sent=sent, worker=worker))
+    return records
+
+
+@pytest.mark.parametrize(
+    ("records", "changes"),
+    [
+        (queued(2), {"limits": {"max_in_flight": 2}}),
+        (queued(2)[::-1], {"limits": {"max_in_flight": 2}}),
+        (queued(2) + queued(1, 1), {"limits": {"max_in_flight": 3}, "workers": 2}),
+        (queued(1) + queued(1, 1), {"limits": {"max_in_flight": 2}, "workers": 2}),
+    ],
+    ids=["due at one instant", "in another order", "two workers have two slots and one", "one each"],
+)
+def test_who_waits_for_a_slot_is_not_late(records: list[Any], changes: dict[str, Any]) -> None:
+    summary = summary_of(*records, **open_loop(**changes))
+    assert summary["metrics"]["send_lag_s"]["max"] > 0.3
+    assert summary["client"]["saturated"] is False
+    assert summary["client"]["send_lag_p99_s"] == pytest.approx(0.001)
+    assert "client_saturated" not in codes(summary)
+
+
+def test_who_had_a_slot_and_left_late_was_held_up_by_the_client() -> None:
+    records = [*queued(2), record("late", [100], usage=1, due=10_000, sent=10_300)]
+    summary = summary_of(*records, **open_loop(end_ns=12_000_000_000, limits={"max_in_flight": 2}))
+    assert summary["client"]["saturated"] is True
+    assert summary["client"]["send_lag_p99_s"] > 0.2
+
+
+def test_processes_use_their_cores_together() -> None:
+    client = pd.DataFrame({"t_ns": [1, 1, 2, 2], "worker": [0, 1, 0, 1], "cpu_share": [0.8, 0.6, 1.0, float("nan")]})
+    found = summarize(Run.from_records(meta(), streams(20, every(20, 9, 100), 9), client=client))["client"]
+    assert found["cpu_share"] == pytest.approx(1.5)
+
+
 @pytest.mark.parametrize(("source", "saturated"), [("user", True), ("kernel", False)])
 def test_a_late_event_loop_matters_where_it_takes_the_stamps(source: str, saturated: bool) -> None:
     client = pd.DataFrame({"t_ns": [1, 2], "loop_lag_max_s": [0.015, 0.016], "cpu_share": [0.9, 1.0]})
