@@ -14,17 +14,17 @@ if TYPE_CHECKING:
 def sessions(run: Run, rows: Bools) -> dict[str, Any] | None:
     """Figures of the sessions among the requests in the mask `rows`; None where none has more than one turn.
 
-    Only sessions whose requests have all succeeded are measured, `n` of `of`: one that was cut would look short. A
-    step is one model call; `model_s` is the time in which at least one call waits for its last token, as calls sent
-    together wait together, and `pause_s` (think time, tools) the rest of `wall_s`. `context_growth_tokens` is
-    the longest prompt of the last turn less that of the first; `cached_share` is of prompt tokens, null if the server
-    never says.
+    Only sessions whose requests have all succeeded, and all belong to `rows`, are measured, `n` of `of`: one that was
+    cut, or had begun in the warm-up, would look short. A step is one model call; `model_s` is the time in which at
+    least one call waits for its last token, as calls sent together wait together, and `pause_s` (think time, tools) the
+    rest of `wall_s`. `context_growth_tokens` is the longest prompt of the last turn less that of the first;
+    `cached_share` is of prompt tokens, null if the server never says.
     """
     numbered = run.column("turn")[rows & ~np.isnan(run.column("session"))]
     if not (numbered >= 2).any():
         return None
     frame = _frame(run, rows)
-    whole = frame[frame.groupby("session")["ok"].transform("all")]
+    whole = frame[frame.groupby("session")["whole"].transform("all")]
     turns = whole.groupby(["session", "turn"]).agg({"sent": "min", "end": "max", "prompt": "max"}).reset_index()
     each = turns.groupby("session")
     model_s = _covered_s(whole.sort_values("sent", kind="stable"))
@@ -33,7 +33,7 @@ def sessions(run: Run, rows: Bools) -> dict[str, Any] | None:
     known = whole["cached"].notna().any() and prompts > 0
     return {
         "n": int(whole["session"].nunique()),
-        "of": int(frame["session"].nunique()),
+        "of": int(frame["session"][frame["inside"]].nunique()),
         "steps": block(whole.groupby("session").size().to_numpy().astype(np.float64)),
         "wall_s": block(wall_s.to_numpy(dtype=float)),
         "model_s": block(model_s.to_numpy(dtype=float)),
@@ -52,6 +52,7 @@ def _covered_s(calls: "pd.DataFrame") -> "pd.Series[Any]":
 
 
 def _frame(run: Run, rows: Bools) -> "pd.DataFrame":
+    """All requests of the sessions that have one in the mask `rows`."""
     import pandas as pd
 
     columns = {
@@ -61,7 +62,8 @@ def _frame(run: Run, rows: Bools) -> "pd.DataFrame":
         "end": run.column("last_token_ns") / 1e9,
         "prompt": run.column("prompt_tokens"),
         "cached": run.column("cached_tokens"),
-        "ok": run.ok,
+        "inside": rows,
+        "whole": rows & run.ok,
     }
-    chosen = rows & ~np.isnan(columns["session"])
+    chosen = np.isin(columns["session"], columns["session"][rows])  # NaN is in nothing
     return pd.DataFrame({name: values[chosen] for name, values in columns.items()})

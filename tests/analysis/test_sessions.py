@@ -48,6 +48,21 @@ def test_a_session_that_was_cut_is_counted_and_not_measured() -> None:
     assert one["wall_s"]["max"] == pytest.approx(0.3)
 
 
+def test_a_session_that_began_in_the_warm_up_is_counted_and_not_measured() -> None:
+    records = [turn(1, 1, 1000, 100, 10), turn(1, 2, 1200, 100, 20)]
+    records += [turn(2, 1, 900, 50, 10, stage="warmup"), turn(2, 2, 1000, 900, 20), turn(2, 3, 2000, 100, 30)]
+    records += [turn(3, 1, 0, 100, 10, stage="warmup"), turn(3, 2, 200, 100, 10, stage="warmup")]
+    stages = [
+        {"name": "warmup", "start_ns": 0, "end_ns": 10**9, "measured": False},
+        {"name": "main", "start_ns": 10**9, "end_ns": None, "measured": True},
+    ]
+    run = Run.from_records(meta(stages=stages), records)
+    one = sessions(run, run.measured)
+    assert one is not None
+    assert (one["n"], one["of"], one["steps"]["mean"], one["cached_share"]) == (1, 2, 2, None)
+    assert one["wall_s"]["max"] == pytest.approx(0.3)
+
+
 def test_all_were_cut() -> None:
     one = found(turn(1, 1, 0, 100, 10), record("x", outcome="skipped", sent=None, session=1, turn=2))
     assert one is not None
