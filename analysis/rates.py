@@ -24,7 +24,7 @@ def error_interval(run: Run, rows: Bools, blocks: Labels) -> list[float] | None:
 
 def stall_intervals(run: Run, found: Stalls, rows: Bools, blocks: Labels) -> dict[str, Any]:
     """Of stalls per 1,000 tokens and of the share of streams hit; no rate can be told where there was no stall."""
-    streams = rows & run.streamed
+    streams = rows & run.streamed & ("stalls" not in run.undefined)
     output = run.column("output_tokens")
     tokens = np.where(np.isnan(output), run.events.per_request, output)
     hits = found.row[streams[found.row]]

@@ -17,21 +17,22 @@ MOST_EPISODES = 1000
 
 
 def totals(run: Run, found: Stalls, rows: Bools) -> dict[str, Any]:
-    """Counts over the requests in the mask `rows`; shares and rates are None where there was nothing to stall."""
+    """Counts over the requests in the mask `rows`; all None where no stream was seen that could have stalled."""
     streams = rows & run.streamed & ("stalls" not in run.undefined)
     mine = found.take(streams[found.row])
     output = run.column("output_tokens")[streams]
     tokens = float(np.where(np.isnan(output), run.events.per_request[streams], output).sum())
     decode_s = float(np.nansum(run.column("e2e_s")[streams] - run.column("ttft_s")[streams]))
-    hit, total_s = len(np.unique(mine.row)), float(mine.stalled_s.sum())
+    seen, total_s = bool(streams.any()), float(mine.stalled_s.sum())
+    hit = len(np.unique(mine.row))
     length_s = (mine.end_ns - mine.start_ns) / 1e9
     return {
-        "count": len(mine.row),
-        "requests": hit,
-        "share_of_requests": hit / streams.sum() if streams.any() else None,
+        "count": len(mine.row) if seen else None,
+        "requests": hit if seen else None,
+        "share_of_requests": hit / streams.sum() if seen else None,
         "per_1k_tokens": 1000 * len(mine.row) / tokens if tokens else None,
         "longest_s": float(length_s.max()) if len(length_s) else None,
-        "total_s": total_s,
+        "total_s": total_s if seen else None,
         "share_of_decode_time": total_s / decode_s if decode_s else None,
         "worst": _worst(run, mine),
         **({"undefined": run.undefined["stalls"]} if "stalls" in run.undefined else {}),

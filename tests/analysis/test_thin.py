@@ -130,7 +130,13 @@ def test_without_events_stalls_are_undefined_and_a_limit_on_them_has_no_verdict(
     kept = written(tmp_path / "none", "none", many())
     summary = summarize(kept)
     assert not len(kept.chunks)
-    assert summary["stalls"]["share_of_requests"] is None
+    for stalls in (
+        summary["stalls"],
+        summary["phases"]["decode"]["stalls"],
+        *(part["stalls"] for part in summary["by_class"].values()),
+    ):
+        assert {each for name, each in stalls.items() if name not in ("ci95", "episodes", "undefined")} == {None}
+    assert summary["stalls"]["ci95"] == {"per_1k_tokens": None, "share_of_requests": None}
     limit = next(each for each in summary["slo"]["limits"] if each["metric"] == "stall")
     assert (limit["verdict"], limit["reason"]) == ("no_verdict", "no token events were kept (--keep-events none)")
     assert "no token events were kept" in render_text(summary)
