@@ -61,6 +61,7 @@ class Measured:
         early_stopping: MLPerf's upper bound of a percentile, the samples taken for independent.
         far: Whether so many requests without a sample near the limit prove it, as told in `_far`.
         requests: How many requests the samples are of.
+        unseen: Of a rate of which no event has come, the one below which it is with 95 %.
     """
 
     value: float | None
@@ -73,6 +74,7 @@ class Measured:
     early_stopping: float | None = None
     far: bool = False
     requests: int = 0
+    unseen: float | None = None
 
 
 def measure(run: Run, limit: Limit, scope: Scope) -> Measured:
@@ -109,16 +111,18 @@ def _errors(run: Run, requests: Mapping[str, Any]) -> Measured:
     """Without a single failure there is nothing to resample: the value stands for itself, however short the run."""
     if requests["failed"]:
         return _counted(requests["error_rate"], requests["ci95"]["error_rate"])
-    return Measured(0.0, ends=_none_yet(run, requests["sent"]))
+    return _none_yet(run, requests["sent"])
 
 
-def _none_yet(run: Run, trials: float) -> Interval | None:
-    """The interval of a rate of which no event has come in so many trials, for a run that is looked at several times.
+def _none_yet(run: Run, trials: float) -> Measured:
+    """A rate of which no event has come in so many trials: it may well be one at which none would come with a chance of
+    5 % (the rule of three; Hanley and Lippman-Hand 1983).
 
-    It would be stopped at the first look that happens to see none. So the rate is held to be below the one at which
-    none would come with the chance of a wrong verdict that a look has (the rule of three).
+    A run that is looked at several times would be stopped at the first look that happens to see none. There that rate
+    is the end of the interval, and the chance that of a wrong verdict at a look.
     """
-    return (0.0, -math.log(_chance(run)) / trials) if z_of(run) > Z95 and trials else None
+    unseen = -math.log(_chance(run)) / trials if trials else None
+    return Measured(0.0, ends=(0.0, unseen) if unseen and z_of(run) > Z95 else None, unseen=unseen)
 
 
 def _chance(run: Run) -> float:
@@ -133,7 +137,7 @@ def _stall(run: Run, limit: Limit, scope: Scope) -> Measured:
         return Measured(None, "no answer was streamed")
     if not totals["count"] and name in totals["ci95"]:
         trials = {"share": np.sum(scope.rows & run.streamed), "per_1k": (scope.part["tokens"]["output"] or 0) / 1000}
-        return Measured(0.0, ends=_none_yet(run, float(trials[limit.statistic or ""])))
+        return _none_yet(run, float(trials[limit.statistic or ""]))
     if name not in totals["ci95"]:
         return Measured(totals[name] or 0.0)
     return _counted(totals[name], totals["ci95"][name])
@@ -157,10 +161,9 @@ def _fluidity(run: Run, scope: Scope) -> Measured:
             for each in (met, met + missed + absent)]  # fmt: skip
     ends = share_interval([(sums[0], sums[1])], z_of(run))
     return Measured(
-        float(met.sum() / (met + missed).sum()),
+        float(met.sum() / (met + missed + absent).sum()),
         ends=ends,
         missed=int(absent.sum()),
-        worst=float(met.sum() / (met + missed + absent).sum()),
         few=None if ends else FEW_BLOCKS,
     )
 

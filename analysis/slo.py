@@ -96,11 +96,10 @@ def _judge(
 
 
 def _by_value(limit: Limit, found: Measured) -> _Verdict:
-    if found.value is None or not limit.holds(found.value):
-        return _Verdict(FAIL)
-    if found.worst is not None and not limit.holds(found.worst):
-        return _Verdict(FAIL, _missed(found))
-    return _Verdict(PASS)
+    values = [each for each in (found.value, found.worst) if each is not None]
+    if values and all(map(limit.holds, values)):
+        return _Verdict(PASS)
+    return _Verdict(FAIL, _missed(found) if found.missed else None)
 
 
 def _by_interval(limit: Limit, found: Measured, length_s: float) -> _Verdict:
@@ -109,6 +108,9 @@ def _by_interval(limit: Limit, found: Measured, length_s: float) -> _Verdict:
     What has no interval by its nature, such as a maximum, is judged by its value.
     """
     by_value = _by_value(limit, found)
+    if found.ends is None and found.unseen is not None and not limit.holds(found.unseen):
+        may = quantity(limit.metric, limit.statistic, found.unseen)
+        return by_value._replace(reason=f"there was none, but so few would miss a rate of up to {may}")
     if found.ends is None:
         return by_value if found.few is None else _unclear(found.few, found.stretch, length_s)
     if all(limit.holds(end) == (by_value.verdict == PASS) for end in found.ends):

@@ -51,8 +51,28 @@ def verdicts(summary: dict[str, Any]) -> list[str]:
 def test_one_limit(limit: str, verdict: str, status: int) -> None:
     summary = gate(streams(200), limit)
     assert verdicts(summary)[0] == summary["slo"]["verdict"] == verdict
-    assert (summary["slo"]["limits"][0]["reason"] is None) == (verdict != "no_verdict")
+    reason = summary["slo"]["limits"][0]["reason"] or ""
+    assert bool(reason) == (verdict == "no_verdict") or reason.startswith("there was none")
     assert exit_status(summary) == status
+
+
+@pytest.mark.parametrize(
+    ("limit", "count", "reason"),
+    [
+        ("errors<1%", 200, "there was none, but so few would miss a rate of up to 1.5%"),  # 3 of 200
+        ("errors<2%", 200, None),
+        ("errors<=0%", 200, "there was none, but so few would miss a rate of up to 1.5%"),
+        ("stall.share<1%", 200, "there was none, but so few would miss a rate of up to 1.5%"),
+        ("stall.per_1k<0.5", 200, "there was none, but so few would miss a rate of up to 1.50"),  # 3 of 2,000 tokens
+        ("stall.per_1k<2", 200, None),
+        ("stall.count<1", 200, None),
+    ],
+)
+def test_what_never_happened_passes_and_the_report_says_what_may_be_unseen(
+    limit: str, count: int, reason: str | None
+) -> None:
+    entry = gate(streams(count), limit)["slo"]["limits"][0]
+    assert (entry["verdict"], entry["reason"], entry["value"]) == ("pass", reason, 0)
 
 
 def test_a_fail_outweighs_what_has_no_verdict() -> None:
