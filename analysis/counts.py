@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from analysis.quantiles import Bools
+from analysis.quantiles import Bools, Floats
 from analysis.record import NEVER_SENT, OUTCOMES
 from analysis.run import Run
 
@@ -55,17 +55,21 @@ def tokens(run: Run, rows: Bools) -> dict[str, Any]:
         "per_event": float(output[counted].sum() / events.per_request[counted].sum()) if counted.any() else None,
         "events_per_read": float(events.per_request[ok].sum() / reads) if reads else None,
         "asked": {
-            "input": _asked(run, ok, "asked_input_tokens", "prompt_tokens"),
-            "output": _asked(run, ok, "asked_output_tokens", "output_tokens"),
+            "input": _asked(run.column("asked_input_tokens")[ok], run.column("prompt_tokens")[ok]),
+            "output": _asked(asked_output_tokens(run)[ok], run.column("output_tokens")[ok]),
         },
     }
 
 
-def _asked(run: Run, rows: Bools, asked: str, got: str) -> dict[str, Any] | None:
+def asked_output_tokens(run: Run) -> Floats:
+    """What each request asked for in all, as usage counts it: its length for each of its choices."""
+    return run.column("asked_output_tokens") * np.maximum(np.nan_to_num(run.column("choices")), 1)
+
+
+def _asked(wanted: Floats, found: Floats) -> dict[str, Any] | None:
     """What was planned beside what the server counted, in tokens a request: `mean_off` is got - asked, `exact` the
     share of requests without a difference, `within` that of those off by at most 2 tokens or 1 %. None where one of
     the two is not known."""
-    wanted, found = run.column(asked)[rows], run.column(got)[rows]
     known = ~np.isnan(wanted) & ~np.isnan(found)
     if not known.any():
         return None

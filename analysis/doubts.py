@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from analysis.counts import asked_output_tokens
 from analysis.quantiles import Bools
 from analysis.run import Run
 from analysis.steady import unsteady
@@ -76,7 +77,7 @@ def _prompt_length(run: Run, ok: Bools) -> Text:
 
 
 def _output_length(run: Run, ok: Bools) -> Text:
-    asked, got = run.column("asked_output_tokens")[ok], run.column("output_tokens")[ok]
+    asked, got = asked_output_tokens(run)[ok], run.column("output_tokens")[ok]
     both = ~np.isnan(asked) & ~np.isnan(got)
     off = got[both] != asked[both]
     if not both.any() or off.mean() <= 0.05 or run.meta.get("ignore_eos") is False:
@@ -195,4 +196,7 @@ def _few_samples(summary: Mapping[str, Any]) -> Text:
     if not few:
         return None
     told = ", ".join(f"{name.removesuffix('_s')} {summary['metrics'][name]['n']}" for name in few)
-    return f"few samples for a p95 ({told}; 20 at least): send more --requests, or run longer"
+    return (
+        f"few samples ({told}): a p95 of fewer than 20 is hardly less than their maximum, and a limit on it takes 200: "
+        "send more --requests, or run longer"
+    )

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from analysis.report.wording import interval, limit_name, quantity
+from analysis.report.wording import WEAK, interval, is_weak, limit_name, quantity
 
 Part = Mapping[str, Any]
 _PERCENTILES = ("p50", "p90", "p95", "p99", "max")
@@ -46,18 +46,22 @@ def _limits(limits: list[Part]) -> Iterator[str]:
 
 
 def _latencies(metrics: Part) -> Iterator[str]:
-    """Each percentile in milliseconds, with its interval where it has one."""
+    """Each percentile in milliseconds, with its interval where it has one; `~` marks those of too few samples."""
+    shown = [metrics[name] for name in (*_PREFILL, *_DECODE) if metrics[name]["n"]]
     yield from head(["phase", "metric (ms)", *_PERCENTILES, "n"], left=(0, 1))
     for phase, names in (("prefill", _PREFILL), ("decode", _DECODE)):
         for name, title in names.items():
             block = metrics[name]
             if block["n"]:
                 yield row([phase, title, *(_bounded(block, each) for each in _PERCENTILES), f"{block['n']:,}"])
+    if any(is_weak(statistic, block["n"]) for block in shown for statistic in _PERCENTILES):
+        yield ""
+        yield WEAK
 
 
 def _bounded(block: Part, statistic: str) -> str:
     ends = (block["ci95"] or {}).get(statistic)
-    value = f"{block[statistic] * 1e3:.1f}"
+    value = f"{'~' if is_weak(statistic, block['n']) else ''}{block[statistic] * 1e3:.1f}"
     return f"{value} ({ends[0] * 1e3:.1f}–{ends[1] * 1e3:.1f})" if ends else value
 
 

@@ -8,9 +8,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from analysis.limits import ALL, quantile_of
+from analysis.limits import ALL
 from analysis.report.terminal import as_text
-from analysis.report.wording import digits, interval, limit_name, milliseconds, number, quantity, seconds
+from analysis.report.wording import WEAK, digits, interval, is_weak, limit_name, milliseconds, number, quantity, seconds
 
 Part = Mapping[str, Any]
 
@@ -278,17 +278,12 @@ def _latencies(rows: Mapping[str, Part]) -> RenderableType:
             continue
         unit, scale = ("s", 1) if max(block["p50"], block["mean"]) >= 1 else ("ms", 1e3)
         places = digits(max(block["p50"], block["mean"]) * scale)
-        marks = ["~" if _is_weak(column, block["n"]) else "" for column in _COLUMNS]
+        marks = ["~" if is_weak(column, block["n"]) else "" for column in _COLUMNS]
         weak |= any(marks)
         cells = [f"{mark}{block[column] * scale:,.{places}f}" for mark, column in zip(marks, _COLUMNS, strict=True)]
         table.add_row(name, unit, *cells, _count(block["n"]))
-    note = [Text("~ of fewer samples than this percentile needs", style="dim")] if weak else []
+    note = [Text(WEAK, style="dim")] if weak else []
     return _inset(Group(table, *note))
-
-
-def _is_weak(statistic: str, count: int) -> bool:
-    q = quantile_of(statistic)
-    return q is not None and q < 1 and count < round(10 / (1 - q))
 
 
 def _table(headings: list[str], left: tuple[int, ...]) -> Table:

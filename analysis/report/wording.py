@@ -3,9 +3,20 @@
 from collections.abc import Mapping
 from typing import Any
 
+from analysis.intervals import samples_needed
+from analysis.limits import quantile_of
+
+WEAK = "~ of fewer samples than this percentile needs"
+
 _UNITS = {"stall": {"longest": "s", "total": "s", "share": "%"}, "attainment": "%", "errors": "%",
           "fluidity": "%"}  # fmt: skip
 _PLAIN = ("goodput", "requests_per_s", "prompt_tokens_per_s", "output_tokens_per_s")
+
+
+def is_weak(statistic: str, count: int) -> bool:
+    """Whether a percentile of so many samples is to be marked."""
+    q = quantile_of(statistic)
+    return q is not None and q < 1 and count < samples_needed(q)
 
 
 def quantity(metric: str, statistic: str | None, value: float | None) -> str:
