@@ -110,7 +110,7 @@ def _by_interval(limit: Limit, found: Measured, length_s: float) -> _Verdict:
     by_value = _by_value(limit, found)
     if found.ends is None and found.unseen is not None and not limit.holds(found.unseen):
         may = quantity(limit.metric, limit.statistic, found.unseen)
-        return by_value._replace(reason=f"there was none, but so few would miss a rate of up to {may}")
+        return by_value._replace(reason=f"there was none; so short a run may miss a rate of up to {may}")
     if found.ends is None:
         return by_value if found.few is None else _unclear(found.few, found.stretch, length_s)
     if all(limit.holds(end) == (by_value.verdict == PASS) for end in found.ends):

@@ -59,11 +59,11 @@ def test_one_limit(limit: str, verdict: str, status: int) -> None:
 @pytest.mark.parametrize(
     ("limit", "count", "reason"),
     [
-        ("errors<1%", 200, "there was none, but so few would miss a rate of up to 1.5%"),  # 3 of 200
+        ("errors<1%", 200, "there was none; so short a run may miss a rate of up to 1.5%"),  # 3 of 200
         ("errors<2%", 200, None),
-        ("errors<=0%", 200, "there was none, but so few would miss a rate of up to 1.5%"),
-        ("stall.share<1%", 200, "there was none, but so few would miss a rate of up to 1.5%"),
-        ("stall.per_1k<0.5", 200, "there was none, but so few would miss a rate of up to 1.50"),  # 3 of 2,000 tokens
+        ("errors<=0%", 200, "there was none; so short a run may miss a rate of up to 1.5%"),
+        ("stall.share<1%", 200, "there was none; so short a run may miss a rate of up to 1.5%"),
+        ("stall.per_1k<0.5", 200, "there was none; so short a run may miss a rate of up to 1.50"),  # 3 of 2,000 tokens
         ("stall.per_1k<2", 200, None),
         ("stall.count<1", 200, None),
     ],
