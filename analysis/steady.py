@@ -1,6 +1,7 @@
 """Is a measured stage a steady state, or did TTFT or the queue still move while it was measured?"""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,12 +24,13 @@ class Trend:
 
 
 def unsteady(run: Run, ok: Bools) -> str | None:
-    """What moved over a measured stage, and what to do; None where nothing did.
+    """What moved over a measured stage, and what to do; None where nothing did, or the plan moves the load itself.
 
     TTFT is looked at in first turns only: later ones have longer prompts by nature.
     """
     codes, names = run.words("stage")
-    for name in sorted(names[code] for code in set(codes[ok].tolist()) - {-1}):
+    level = {names[code] for code in set(codes[ok].tolist()) - {-1}} - _ramps(run)
+    for name in sorted(level):
         mine = ok & run.where("stage", name)
         first = mine & (run.column("turn") == 1)
         if found := trend(run.column("sent_ns")[first], run.column("ttft_s")[first]):
@@ -37,6 +39,15 @@ def unsteady(run: Run, ok: Bools) -> str | None:
         if found and abs(found.late - found.early) >= 2:
             return _told("the number of requests in flight", f"{found.early:.0f} to {found.late:.0f}", found)
     return None
+
+
+def _ramps(run: Run) -> set[str]:
+    """The stages that begin at one rate and end at another."""
+    workload = run.meta.get("workload")
+    planned = workload.get("stages") if isinstance(workload, Mapping) else None
+    asked = enumerate(planned if isinstance(planned, list) else [], 1)
+    moving = {f"stage{i}" for i, each in asked if isinstance(each, Mapping) and each.get("from") != each.get("to")}
+    return {stage["name"] for stage in run.stages if stage["name"].partition(" of run ")[0] in moving}
 
 
 def trend(at_ns: Floats, values: Floats) -> Trend | None:

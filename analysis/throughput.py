@@ -9,7 +9,7 @@ import numpy as np
 
 from analysis.intervals import BLOCKS, FEWEST_BLOCKS, Z95, Labels, spread
 from analysis.looks import z_of
-from analysis.pooled import run_count, starts_ns
+from analysis.pooled import run_count, run_numbers, starts_ns
 from analysis.quantiles import Bools, Floats, Ints
 from analysis.run import Run
 
@@ -25,10 +25,24 @@ def windows(run: Run) -> dict[str, Window]:
     """
     stages = run.stages or [{"name": "all", "start_ns": 0, "end_ns": None}]
     found = {stage["name"]: _window(run, stage) for stage in stages}
-    if run.meta.get("complete", True):
+    cut_ns = _cut_ns(run)
+    if not cut_ns:
         return found
-    last = _last_instant(run, np.ones(run.size, dtype=bool))
-    return {name: (start, max(start, min(end, last))) for name, (start, end) in found.items()}
+    starts = starts_ns(run)
+    ends = {name: min(end, cut_ns.get(_run_at(starts, start), end)) for name, (start, end) in found.items()}
+    return {name: (start, max(start, ends[name])) for name, (start, _) in found.items()}
+
+
+def _cut_ns(run: Run) -> dict[int, float]:
+    """The last thing that happened in a run that was cut short, by its number if it is one of several."""
+    numbers, of = run_numbers(run), run.meta.get("pooled") or [run.meta]
+    mine = (np.ones(run.size, dtype=bool) if numbers is None else numbers == i for i in range(len(of)))
+    return {i: _last_instant(run, rows) for i, rows in enumerate(mine) if of[i].get("complete") is False}
+
+
+def _run_at(starts: Sequence[float], start_ns: float) -> int:
+    """The number of the run to which a window belongs, by its start."""
+    return max(0, bisect_right(starts, start_ns) - 1)
 
 
 def measured_windows(run: Run) -> list[Window]:
@@ -112,7 +126,7 @@ def _by_run(spans: list[Window], starts: Sequence[float]) -> list[list[Window]]:
     """The windows of each run, by when it starts."""
     parts: list[list[Window]] = [[] for _ in starts]
     for span in spans:
-        parts[max(0, bisect_right(starts, span[0]) - 1)].append(span)
+        parts[_run_at(starts, span[0])].append(span)
     return parts
 
 

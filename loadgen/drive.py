@@ -72,7 +72,7 @@ class Driven:
     Attributes:
         stages: The stages as they were: an open end is where the last request was over, a stop ends the stage it fell
             in, and those never begun are left out.
-        ended_ns: When the last request was over.
+        ended_ns: When all was over.
         interrupted_by: The reason of the stop, None if there was none.
     """
 
@@ -113,8 +113,13 @@ async def drive(
             keeper.cancel()
     except BaseExceptionGroup as failure:
         raise _first_cause(failure) from None
-    ended_ns = max(0, clock.now_ns())
-    return Driven(_stages_as_run(schedule.stages, ended_ns, ending.stopped_ns), ended_ns, stop.reason)
+    stages = _stages_as_run(schedule.stages, run.last_end_ns, ending.stopped_ns)
+    return Driven(stages, max(0, clock.now_ns()), stop.reason)
+
+
+def ended(stage: Stage, last_end_ns: int) -> Stage:
+    """A stage without a planned end lasts until the last request is over."""
+    return stage if stage.end_ns is not None else replace(stage, end_ns=max(stage.start_ns, last_end_ns))
 
 
 def stage_at(stages: Sequence[Stage], t_ns: int) -> Stage:
@@ -154,6 +159,7 @@ class _Drive:
         self.measured_from_ns = measured_from_ns(self.schedule.stages)
         self.turns = Turns()
         self.measured_turns = 0
+        self.last_end_ns = 0
         self.unstarted_turns = 0
         self.all_begun = False
 
@@ -214,6 +220,8 @@ class _Drive:
         while session is not None:
             free_ns = await self._run_session(session, requests)
             requests = ()
+            if self._all_taken():  # nobody pauses before nothing
+                return
             session = self._take(self.clock.now_ns()) if await self.ending.sleep_until(free_ns) else None
 
     def _take(self, now_ns: int) -> Session | None:
@@ -228,6 +236,9 @@ class _Drive:
         session = cut(session, left)
         self.measured_turns += turn_count(session)
         return session
+
+    def _all_taken(self) -> bool:
+        return self.schedule.requests is not None and self.measured_turns >= self.schedule.requests
 
     # One session.
 
@@ -347,6 +358,7 @@ class _Drive:
         record.session, record.class_name, record.turn = session.number, session.class_name, turn.number
         record.stage, record.worker, record.due_ns = stage, self.worker, due_ns
         record.asked_input_tokens, record.asked_output_tokens = turn.input_tokens, turn.output_tokens
+        self.last_end_ns = max(self.last_end_ns, record.end_ns or 0)
         self.on_record(record)
         self.live.open_ns.pop(turn.request_id, None)
 
@@ -365,9 +377,9 @@ class _Drive:
             self.ending.all_started.set()
 
 
-def _stages_as_run(stages: Sequence[Stage], ended_ns: int, stopped_ns: int | None) -> tuple[Stage, ...]:
+def _stages_as_run(stages: Sequence[Stage], last_end_ns: int, stopped_ns: int | None) -> tuple[Stage, ...]:
     if stopped_ns is None:
-        return tuple(replace(stage, end_ns=ended_ns) if stage.end_ns is None else stage for stage in stages)
+        return tuple(ended(stage, last_end_ns) for stage in stages)
     *before, last = [stage for stage in stages if stage.start_ns <= stopped_ns] or stages[:1]
     end_ns = stopped_ns if last.end_ns is None else min(last.end_ns, stopped_ns)
     return (*before, replace(last, end_ns=max(last.start_ns, end_ns)))

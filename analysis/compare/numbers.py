@@ -139,7 +139,7 @@ def _entry(
         "candidate": candidate.value if candidate.shown is None else candidate.shown,
         "ratio": None if by_difference or value is None else math.exp(value),
         "difference": value if by_difference else None,
-        "ci95": finite(shown),
+        "ci95": shown and finite(ends) and list(shown),
         "verdict": verdict,
         "may_be_worse": may_be_worse,
         "decides": decides,

@@ -154,7 +154,7 @@ def parse(document: Document, file: str) -> Imported:
         raise ValueError(f"{file}: benchmarks: no request in any of them: nothing to import")
     strategies = [_strategy(each) for each in report.benchmarks]
     names = _stage_names(strategies)
-    origin_s = _origin_s(listed, file)
+    origin_s = _origin_s(listed, report.benchmarks, file)
     conversations: dict[str, int] = {}
     records = []
     for each in listed:
@@ -193,12 +193,19 @@ def _times(request: Request) -> Timings:
     return times
 
 
-def _origin_s(listed: list[Listed], file: str) -> float:
+_LONGEST_START_S = 3600.0
+"""A benchmark that is said to have begun longer before its first request says something else."""
+
+
+def _origin_s(listed: list[Listed], benchmarks: list[Benchmark], file: str) -> float:
+    """When the first benchmark began, or the first request of all where that is not told."""
     starts = [each.times.request_start for each in listed if each.times.request_start is not None]
     if not starts:
         raise ValueError(f"{file}: no request has a request_start: there is no time to import")
     targets = [each.times.targeted_start for each in listed if each.times.targeted_start is not None]
-    origin_s = min(*starts, *targets) if targets else min(starts)
+    first_s = min(*starts, *targets) if targets else min(starts)
+    begun = [each.start_time for each in benchmarks if each.start_time is not None]
+    origin_s = min((at_s for at_s in begun if first_s - _LONGEST_START_S <= at_s <= first_s), default=first_s)
     if not 0 <= origin_s < _LAST_EPOCH_S:
         raise ValueError(f"{file}: request_start: {origin_s:g}: expected seconds of the wall clock")
     return origin_s

@@ -6,7 +6,7 @@ import numpy as np
 
 from analysis.page.axes import MOST_TOLD, Axis, log, nines, spanning
 from analysis.page.figures import Limit, Line, Mark, Points, draw, thinned
-from analysis.page.shell import Cell, Figure, Html, Swatch, Table, absent, count, figure, seconds, share
+from analysis.page.shell import Cell, Figure, Html, Swatch, Table, absent, count, figure, number, seconds, share
 from analysis.page.view import Group, View, legend
 from analysis.quantiles import Bools, Floats
 from analysis.server import Server
@@ -32,10 +32,10 @@ def _answered(view: View) -> Bools:
 
 
 def _against_prompt(view: View) -> Html:
-    rows = _answered(view) & (view.prompt_tokens > 0)
+    rows = _answered(view) & (view.computed_tokens > 0)
     if not rows.any():
         return absent(_GROWS, "no request with a first token has a known prompt length")
-    x, y = view.prompt_tokens, view.run.column("ttft_s")
+    x, y = view.computed_tokens, view.run.column("ttft_s")
     groups = view.groups("prefill", rows)
     shown = rows.copy()
     shown[rows] = thinned(y[rows])
@@ -88,7 +88,7 @@ def _by_length(x: Floats, y: Floats) -> Table:
         p50, p95 = np.quantile(mine, [0.5, 0.95])
         told = f"{lengths.min():,.0f} to {lengths.max():,.0f}"
         rows.append([told, count(len(mine)), seconds(float(p50)), seconds(float(p95)), seconds(float(mine.max()))])
-    return Table(("prompt tokens", "requests", "TTFT p50", "p95", "max"), rows, sortable=False)
+    return Table(("prompt tokens to compute", "requests", "TTFT p50", "p95", "max"), rows, sortable=False)
 
 
 def _tail(view: View) -> Html:
@@ -216,7 +216,7 @@ def worth(values: Floats, beside: Floats) -> Floats:
 def over_time_data(view: View, columns: dict[str, Floats]) -> Table:
     """Durations by bin of time."""
     rows = [
-        [count(at), *(seconds(None if np.isnan(v) else float(v)) for v in values)]
+        [number(float(at)), *(seconds(None if np.isnan(v) else float(v)) for v in values)]
         for at, *values in zip(view.edges_s[:-1], *columns.values(), strict=True)
     ]
     return Table(("from (s)", *columns), rows, sortable=False)

@@ -129,7 +129,7 @@ def _multiple(view: View, question: str, name: str, phase: str, values: Floats) 
         return absent(question, f"no request has both a {name} and known lengths")
     kept = known.copy()
     kept[known] = thinned(values[known])
-    groups, x = view.groups(phase, known), view.prompt_tokens
+    groups, x = view.groups(phase, known), view.computed_tokens
     points = [Points(each.name, each.role, x[each.rows & kept], values[each.rows & kept]) for each in groups]
     y = log(f"{name} over its floor", [0.9, *values[known]], "times")
     data = Table(("", "p50", "p95", "p99"), [[name, *_row(values[known])]], sortable=False)

@@ -170,11 +170,12 @@ def _short(name: str, room_px: float) -> str:
 def _against_prompt(view: View) -> Html:
     known = view.episodes
     length_s = (known.end_ns - known.start_ns) / 1e9
-    tokens = np.where(known.culprit >= 0, view.prompt_tokens[known.culprit], np.nan)
+    tokens = np.where(known.culprit >= 0, view.computed_tokens[known.culprit], np.nan)
     told = known.interference & (tokens > 0)
     if not told.any():
         return absent(_LENGTH, "no freeze has a culprit of known prompt length")
-    x, y = spanning("prompt tokens of the culprit", tokens[told]), linear("length of the freeze", length_s[told], "s")
+    x = spanning("prompt tokens of the culprit to compute", tokens[told])
+    y = linear("length of the freeze", length_s[told], "s")
     points = Points("freeze", "prefill", tokens[told], length_s[told])
     return figure(
         Figure(
@@ -184,7 +185,7 @@ def _against_prompt(view: View) -> Html:
             + _pace(tokens[told], length_s[told]),
             draw(x, y, [points], label=f"Freeze length against prompt tokens, {told.sum()} freezes"),
             Table(
-                ("prompt tokens", "freeze"),
+                ("prompt tokens to compute", "freeze"),
                 [
                     [count(float(t)), seconds(float(s))]
                     for t, s in sorted(zip(tokens[told], length_s[told], strict=True))

@@ -159,9 +159,14 @@ class View:
 
     @cached_property
     def prompt_tokens(self) -> Floats:
-        """By the server's count, or as planned where it does not tell; without those it found in its cache."""
+        """By the server's count, or as planned where it does not tell."""
         told, asked = self.run.column("prompt_tokens"), self.run.column("asked_input_tokens")
-        return np.where(np.isnan(told), asked, told - np.nan_to_num(self.run.column("cached_tokens")))
+        return np.where(np.isnan(told), asked, told)
+
+    @cached_property
+    def computed_tokens(self) -> Floats:
+        """Of each prompt, those that the server did not find in its cache, as far as it tells."""
+        return self.prompt_tokens - np.nan_to_num(self.run.column("cached_tokens"))
 
 
 def legend(groups: list[Group], kind: str) -> list[Swatch]:

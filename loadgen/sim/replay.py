@@ -8,7 +8,7 @@ import sys
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from heapq import heappop, heappush
 from itertools import count
@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from analysis.record import ANSWER, THINKING, RequestRecord
-from loadgen.drive import Driven, stage_at
+from loadgen.drive import Driven, ended, stage_at
 from loadgen.sim.core import Answer, Cluster, ClusterConfig, SimConfig, SimRequest
 from loadgen.sim.prefixes import request_hashes, said_after
 from workloads.request import Passage, Round, Session, Turn, cut, turn_count
@@ -59,10 +59,7 @@ def simulate(
     replay = _Replay(schedule, Cluster(config), on_record, on_answer, on_sample, sample_every_ns, slots)
     replay.prime(primers)
     replay.run()
-    stages = tuple(
-        stage if stage.end_ns is not None else replace(stage, end_ns=replay.now_ns) for stage in schedule.stages
-    )
-    return Driven(stages, replay.now_ns, None)
+    return Driven(tuple(ended(stage, replay.last_end_ns) for stage in schedule.stages), replay.now_ns, None)
 
 
 @dataclass(slots=True, eq=False)
@@ -112,7 +109,7 @@ class _Replay:
         self.sample_ns = NEVER_NS if self.on_sample is None else 0
         self.closed_ns: int | None = None
         self.drained_ns = NEVER_NS
-        self.measured_turns = self.unstarted_turns = 0
+        self.measured_turns = self.unstarted_turns = self.last_end_ns = 0
         self.all_begun = False
         self.events: list[tuple[int, int, Callable[[Any], object], Any]] = []
         self.order = count()
@@ -226,8 +223,11 @@ class _Replay:
 
     def _leave_user(self, free_ns: int) -> None:
         """A session is over; the user of a closed loop begins another when free."""
-        if not self.open_loop and self.closed_ns is None:
+        if not self.open_loop and self.closed_ns is None and not self._all_taken():
             self._at(max(self.now_ns, free_ns), self._user_at, None)
+
+    def _all_taken(self) -> bool:
+        return self.schedule.requests is not None and self.measured_turns >= self.schedule.requests
 
     def _user_at(self, _: object) -> None:
         self._user(self.now_ns)
@@ -355,6 +355,7 @@ class _Replay:
         record.session, record.class_name, record.turn = session.number, session.class_name, turn.number
         record.stage, record.due_ns = stage, due_ns
         record.asked_input_tokens, record.asked_output_tokens = turn.input_tokens, turn.output_tokens
+        self.last_end_ns = max(self.last_end_ns, record.end_ns or 0)
         self.on_record(record)
 
     def _stage(self, t_ns: int | None) -> str:

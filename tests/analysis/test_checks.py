@@ -224,3 +224,11 @@ def test_a_queue_that_grows_is_no_steady_state() -> None:
     [text] = texts(summary_of(*records), "warmup_short")
     assert "the number of requests in flight rose from" in text
     assert "the server falls behind" in text
+
+
+def test_a_load_that_rises_by_plan_is_no_unsteady_state() -> None:
+    records = [record(f"r{i}", [100, 100 + 20 * i], usage=2, sent=100 * i, stage="stage1") for i in range(200)]
+    stages = [{"name": "stage1", "start_ns": 0, "end_ns": None, "measured": True, "offered_rps": 6.0}]
+    for stage, warns in (({"from": "2/s", "to": "10/s"}, False), ({"rate": "6/s"}, True)):
+        workload = {"name": "w", "stages": [stage | {"duration": "20s"}]}
+        assert ("warmup_short" in codes(summary_of(*records, stages=stages, workload=workload))) is warns

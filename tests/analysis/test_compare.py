@@ -1,6 +1,7 @@
 """Comparisons: what may be compared, what is said of it, and how seldom that is wrong."""
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -9,7 +10,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from analysis.compare.numbers import compare, exit_status
+from analysis.compare.numbers import _entry, compare, exit_status
+from analysis.compare.sides import Estimate
 from analysis.compare.text import markdown, render
 from analysis.record import RequestRecord
 from analysis.run import Run
@@ -208,3 +210,16 @@ def test_values_below_zero_have_no_ratio() -> None:
     run = Run.from_records(meta(), early)
     found = {(each["metric"], each["statistic"]): each for each in compare([run], [run])["metrics"]}
     assert found["ttft", "p50"]["verdict"] == "unclear"
+
+
+@pytest.mark.parametrize(
+    ("base", "known"),
+    [((0.8, 1.3), True), ((0.8, math.inf), False), ((0.0, 1.3), False)],
+    ids=["closed", "open above", "open below"],
+)
+def test_an_open_interval_is_none_on_either_end(base: tuple[float, float], known: bool) -> None:
+    one, other = Estimate(1.0, base, base), Estimate(1.2, (1.1, 1.4), (1.1, 1.4))
+    for pair in ((one, other), (other, one)):
+        entry = _entry("all", ("itl", "p99"), *pair, 0.05, decides=True)
+        assert (entry["ci95"] is not None) is known, entry
+        assert entry["ratio"] is not None

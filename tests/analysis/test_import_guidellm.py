@@ -63,11 +63,11 @@ def test_thinking_ends_with_the_first_token_of_the_answer() -> None:
 def test_due_times_are_those_of_strategies_with_a_schedule() -> None:
     found = imported("guidellm.json")
     assert [each.due_ns for each in found.records] == [
-        0,
-        750_000_000,
-        1_250_000_000,
-        1_750_000_000,
-        3_250_000_000,
+        250_000_000,
+        1_000_000_000,
+        1_500_000_000,
+        2_000_000_000,
+        3_500_000_000,
         None,
     ]
     assert run_of(found).column("ttft_due_s")[0] == pytest.approx(0.5)
@@ -81,8 +81,8 @@ def test_each_benchmark_is_a_stage() -> None:
     stages = imported("guidellm.json").meta["stages"]
     assert [each["name"] for each in stages] == ["poisson 2/s", "concurrent 4"]
     assert [(each["start_ns"], each["end_ns"]) for each in stages] == [
-        (0, 3_750_000_000),
-        (9_750_000_000, 12_750_000_000),
+        (0, 4_000_000_000),
+        (10_000_000_000, 13_000_000_000),
     ]
     assert [each["offered_rps"] for each in stages] == [2.0, None]
     assert set(summary_of(imported("guidellm.json"))["by_stage"]) == {"poisson 2/s", "concurrent 4"}

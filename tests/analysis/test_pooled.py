@@ -133,3 +133,19 @@ def test_runs_of_something_else_are_refused() -> None:
         run.but(meta={**run.meta, "workload": {**WORKLOAD, "seed": seed}}) for seed, run in enumerate((first, second))
     ]
     assert len(pool(seeds).requests) == 80
+
+
+@pytest.mark.parametrize("killed_first", [True, False])
+def test_a_run_that_was_killed_ends_where_it_ended_wherever_it_stands(killed_first: bool) -> None:
+    whole, other = runs(0.02, 0.02)
+    half_ns = float(np.nanmedian(other.column("end_ns")))
+    rows = other.column("end_ns") <= half_ns
+    requests = other.requests[rows]
+    chunks = other.chunks[other.chunks["request_id"].isin(requests["request_id"])]
+    killed = Run({**other.meta, "complete": False}, requests, chunks)
+    alone = [summarize(each)["throughput"] | {"s": summarize(each)["run"]["duration_s"]} for each in (killed, whole)]
+    found = summarize(pool([killed, whole] if killed_first else [whole, killed]))
+    assert found["run"]["duration_s"] == pytest.approx(sum(each["s"] for each in alone))
+    for name in ("requests_per_s", "output_tokens_per_s"):
+        each_s = sum(each[name] * each["s"] for each in alone)
+        assert found["throughput"][name] == pytest.approx(each_s / sum(each["s"] for each in alone)), name

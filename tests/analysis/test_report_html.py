@@ -243,8 +243,8 @@ def test_queue_and_prefill_are_told_apart_where_the_server_does() -> None:
     whole, apart = "Does TTFT stay the same while the load lasts?", "Is it the queue or the prefill?"
     assert [each["aria-label"] for each in page.named("figure")].count(f"{whole} {apart}") == 1
     (data,) = re.findall(r"Does TTFT stay.*? Data (from .*?) Does", page.text)
-    assert data.startswith("from (s) TTFT p50 TTFT p95 queue prefill 0 ")
-    assert " 300 ms 100 ms 1 " in data
+    assert data.startswith("from (s) TTFT p50 TTFT p95 queue prefill 0.00 30.0 ms")
+    assert " 300 ms 100 ms 1.00 " in data
     unscraped = checked(rendered(mixed()))
     assert f"{apart} Not drawn" in unscraped.text
     assert whole in [each["aria-label"] for each in unscraped.named("figure")]

@@ -163,6 +163,14 @@ def test_think_time_holds_the_user() -> None:
     assert run.sent_ms() == {"s0.1a": 0, "s0.2a": 2500, "s1.1a": 6000}
 
 
+def test_nobody_thinks_before_nothing() -> None:
+    """The last answer ends the stage, and with the number of requests asked for all users are done."""
+    run = play(closed(1, last_pause_ms=3000, concurrency=2, requests=3, stages=(main_stage(None),)))
+    assert run.sent_ms() == {"s0.1a": 0, "s1.1a": 0, "s2.1a": 3500}
+    assert run.driven.stages == (main_stage(4000),)
+    assert run.ended_ms == 4000
+
+
 def test_users_stop_at_the_end_of_the_last_stage() -> None:
     run = play(closed(1, 1, 1, pause_ms=100, concurrency=1, stages=(main_stage(2500),)))
     assert run.sent_ms() == {"s0.1a": 0, "s0.2a": 600, "s0.3a": 1200, "s1.1a": 1700, "s1.2a": 2300}
