@@ -2,12 +2,15 @@
 
 import re
 import ssl
+import time
 import urllib.request
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, quote, urlsplit, urlunsplit
+
+import msgspec
 
 from loadgen.connection import reason
 from loadgen.error_text import one_line
@@ -22,6 +25,8 @@ ENGINE_HEADER = "x-loadgen-engine"
 """By it a server says what it is, in words: only engines that are simulated do."""
 
 PROBE_TIMEOUT_S = 60.0
+LARGEST_ANSWER_BYTES = 16 * 1024 * 1024
+"""Of an answer to anything but the load; lists of models come to some hundred kilobytes."""
 SECRET_CHARS = 6
 """A shorter word of a header is no secret, and taking it out of every text would only make riddles."""
 PUBLIC_QUERY = frozenset({"api-version"})
@@ -46,8 +51,11 @@ class Access:
     @property
     def engine(self) -> str | None:
         """What the target says that it is; None: nothing, or it was not asked anything."""
-        words = one_line(", ".join(sorted(self.said)))
-        return redactor(self.api_key, self.headers)(words) or None
+        return self.shown(", ".join(sorted(self.said))) or None
+
+    def shown(self, text: str) -> str:
+        """Words of the server as one line that may be shown: without secrets, which are looked for before it is cut."""
+        return one_line(redactor(self.api_key, self.headers)(text))
 
     def client(self) -> "httpx.AsyncClient":
         """A client for everything but the load; its requests are marked, so that a server's log can tell them apart."""
@@ -90,8 +98,24 @@ class Access:
                 yield reply
             finally:
                 await reply.aclose()
+        except httpx.DecodingError as problem:
+            raise NoVerdictError(f"{self.url(path)}: the answer cannot be unpacked: {problem}") from None
         except httpx.TransportError as problem:
             raise unreachable(self.target, problem) from None
+
+    async def parts(self, reply: "httpx.Response") -> AsyncIterator[bytes]:
+        """The body, as it comes. Raises NoVerdictError where it has no end."""
+        size, until_s = 0, time.monotonic() + PROBE_TIMEOUT_S
+        async for part in reply.aiter_bytes():
+            size += len(part)
+            if size > LARGEST_ANSWER_BYTES or time.monotonic() > until_s:
+                much = f"{size / 1e6:,.0f} MB" if size > LARGEST_ANSWER_BYTES else f"{PROBE_TIMEOUT_S:g} s"
+                raise NoVerdictError(f"{reply.url}: the answer had no end after {much}")
+            yield part
+
+    async def whole(self, reply: "httpx.Response") -> bytes:
+        """The body. Raises NoVerdictError where it has no end."""
+        return b"".join([part async for part in self.parts(reply)])
 
     def url(self, path: str) -> str:
         return f"{'http://localhost' if self.target.unix_path else self.target.origin}{path}"
@@ -150,6 +174,14 @@ def _proxy(target: Target, url: str | None) -> Target | None:
     return parse_target(url, "chat")
 
 
+def parsed(body: bytes) -> Any:
+    """What a JSON body says; None where it is none."""
+    try:
+        return msgspec.json.decode(body)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+
+
 def public_url(target: Target) -> str:
     """The target's URL with the values of its query hidden: some gateways take keys there."""
     parts = urlsplit(target.url)
@@ -173,8 +205,19 @@ def unreachable(target: Target, problem: BaseException) -> NoVerdictError:
 
 
 def redactor(api_key: str | None, headers: Mapping[str, str]) -> Callable[[str], str]:
-    """What takes the user's secrets out of a text: some servers send back the key that they refuse."""
+    """What takes the user's secrets out of a text: some servers send back the key that they refuse. Where a text was
+    cut, so may a secret have been at its end."""
     words = [word for value in (api_key or "", *headers.values()) for word in value.split()]
     secrets = sorted({word for word in words if len(word) >= SECRET_CHARS}, key=len, reverse=True)
+    begun = tuple(word[:end] for word in secrets for end in range(len(word) - 1, SECRET_CHARS - 1, -1))
     pattern = re.compile("|".join(map(re.escape, secrets)) or "(?!)")
-    return lambda text: pattern.sub("<secret>", text)
+
+    def redact(text: str) -> str:
+        text = pattern.sub("<secret>", text)
+        kept = text.removesuffix("…")
+        if not kept.endswith(begun):
+            return text
+        longest = max((part for part in begun if kept.endswith(part)), key=len)
+        return f"{kept.removesuffix(longest)}<secret>{text[len(kept) :]}"
+
+    return redact

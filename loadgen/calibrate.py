@@ -12,8 +12,8 @@ import httpx
 import numpy as np
 from numpy.typing import NDArray
 
-from loadgen.access import Access
-from loadgen.error_text import error_message
+from loadgen.access import Access, parsed
+from loadgen.error_text import words_of
 from loadgen.errors import UsageError
 from loadgen.openai_api import BodyOptions, request_body
 from workloads.prompts import Calibration, words
@@ -38,17 +38,17 @@ async def find_model(access: Access) -> str:
         raise UsageError(f"{access.target.origin} lists no models; name one with --model")
     if len(names) == 1:
         return names[0]
-    listed = ", ".join(names[:10]) or "none"
+    listed = ", ".join(map(access.shown, names[:10])) or "none"
     raise UsageError(f"{access.target.origin} lists {len(names)} models ({listed}); choose one with --model")
 
 
 async def list_models(client: httpx.AsyncClient, access: Access) -> list[str] | None:
     """The names that the server lists; None where it has no such list. Raises NoVerdictError."""
     async with access.ask(client, "GET", f"{access.target.base}/models") as reply:
-        await reply.aread()
+        body = await access.whole(reply)
     try:
-        return [str(model["id"]) for model in reply.json()["data"]]
-    except (ValueError, KeyError, TypeError):
+        return [str(model["id"]) for model in parsed(body)["data"]]
+    except (KeyError, TypeError):
         return None
 
 
@@ -196,9 +196,9 @@ async def _tokenized(client: httpx.AsyncClient, access: Access, options: BodyOpt
     root = access.target.base.removesuffix("/v1")
     for body in ({"model": options.model, "prompt": text, "add_special_tokens": False}, {"content": text}):
         async with access.ask(client, "POST", f"{root}/tokenize", body) as answer:
-            await answer.aread()
+            told = await access.whole(answer)
         try:
-            tokens = list(answer.json()["tokens"]) if answer.is_success else []
+            tokens = list(parsed(told)["tokens"]) if answer.is_success else []
             parted = _parted([int(token) for token in tokens])
         except (ValueError, KeyError, TypeError):
             continue
@@ -229,11 +229,11 @@ async def _prompt_tokens(
     body = {**body, "stream": False}
     body.pop("stream_options", None)
     async with access.ask(client, "POST", access.target.path, body) as answer:
-        await answer.aread()
+        told = await access.whole(answer)
     if not answer.is_success:
-        raise _NoCountError(f"HTTP {answer.status_code}: {error_message(answer.content) or answer.reason_phrase}")
+        raise _NoCountError(f"HTTP {answer.status_code}: {access.shown(words_of(told)) or answer.reason_phrase}")
     try:
-        usage = answer.json()["usage"]
+        usage = parsed(told)["usage"]
         return int(usage.get("prompt_tokens", usage.get("input_tokens")))
     except (ValueError, KeyError, TypeError, AttributeError):
         raise _NoCountError(NO_USAGE) from None

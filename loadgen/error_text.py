@@ -15,7 +15,12 @@ _MARKUP = re.compile(r"<(script|style)\b.*?(?:</\1>|\Z)|<[^<>]*>", re.DOTALL | r
 
 def error_message(error: object) -> str:
     """The server's own words from an error object, a JSON body, an HTML page or plain text; one line."""
-    return one_line(_words(error, MAX_NESTING))
+    return one_line(words_of(error))
+
+
+def words_of(error: object) -> str:
+    """The same, as it came: for one who looks for something in it before it is cut."""
+    return _words(error, MAX_NESTING)
 
 
 def one_line(text: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 from analysis.rundir import RunWriter
 from loadgen import event_loop, host
-from loadgen.access import Access, public_url, redactor
+from loadgen.access import Access, parsed, public_url, redactor
 from loadgen.calibrate import calibrate, find_model
 from loadgen.clock import RunClock, refreshed
 from loadgen.drive import Live, Stop
@@ -171,9 +171,9 @@ async def context_tokens(access: Access, model: str) -> int | None:
         NoVerdictError: the server cannot be reached.
     """
     async with access.client() as client, access.ask(client, "GET", f"{access.target.base}/models") as reply:
-        await reply.aread()
+        body = await access.whole(reply)
     try:
-        told = next(each for each in reply.json()["data"] if each["id"] == model)
+        told = next(each for each in parsed(body)["data"] if each["id"] == model)
         return int(told.get("max_model_len") or told.get("context_length") or told.get("context_window")) or None
     except (ValueError, KeyError, TypeError, StopIteration):
         return None

@@ -97,6 +97,8 @@ class HttpEngine:
             record.error = self._redact(record.error)
         if record.text is not None:
             record.text = self._redact(record.text)
+        if record.finish_reason is not None:
+            record.finish_reason = self._redact(record.finish_reason)
         return record
 
     async def __aenter__(self) -> Self:

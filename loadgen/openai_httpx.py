@@ -91,6 +91,7 @@ class HttpxEngine:
         record.sent_ns = record.sent_ns if first_sent_ns is None else first_sent_ns  # latency counts from the first try
         record.error = None if record.error is None else self._redact(record.error)
         record.text = None if record.text is None else self._redact(record.text)
+        record.finish_reason = None if record.finish_reason is None else self._redact(record.finish_reason)
         return record
 
     async def _follow_redirects(self, request: Request, record: RequestRecord) -> None:

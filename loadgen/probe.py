@@ -5,6 +5,7 @@ that a healthy server sees one request more than the calibration's.
 """
 
 import time
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,7 +14,7 @@ import httpx
 from analysis.record import KINDS, RequestRecord
 from loadgen.access import Access
 from loadgen.calibrate import list_models
-from loadgen.error_text import error_message
+from loadgen.error_text import words_of
 from loadgen.openai_api import READERS, BodyOptions, request_body
 from loadgen.sse import SseParser
 from workloads.request import Message, Request
@@ -165,15 +166,16 @@ async def _ask(client: httpx.AsyncClient, access: Access, options: BodyOptions) 
         answer.content_type = reply.headers.get("content-type")
         answer.local_port = _local_port(reply)
         if reply.is_success:
-            await _read(reply, answer, options, begin)
+            await _read(access.parts(reply), answer, options, begin)
         else:
-            answer.problem = f"HTTP {reply.status_code}: {error_message(await reply.aread()) or reply.reason_phrase}"
+            words = access.shown(words_of(await access.whole(reply)))
+            answer.problem = f"HTTP {reply.status_code}: {words or reply.reason_phrase}"
     return answer
 
 
-async def _read(reply: httpx.Response, answer: Answer, options: BodyOptions, begin: float) -> None:
+async def _read(parts: AsyncIterator[bytes], answer: Answer, options: BodyOptions, begin: float) -> None:
     parser, reader = SseParser(), READERS[options.endpoint](answer.record)
-    async for data in reply.aiter_bytes():
+    async for data in parts:
         now_s = time.perf_counter() - begin
         before = len(answer.record.arrival_ns)
         for name, payload in parser.feed(data):
@@ -201,7 +203,8 @@ def _local_port(reply: httpx.Response) -> int | None:
 async def _look_at_models(client: httpx.AsyncClient, access: Access, found: Findings) -> None:
     await list_models(client, access)  # opens the connection, so that the next one is a plain round trip
     begin = time.perf_counter()
-    found.models = await list_models(client, access)
+    names = await list_models(client, access)
+    found.models = None if names is None else [access.shown(name) for name in names]
     found.round_trip_s = time.perf_counter() - begin
 
 

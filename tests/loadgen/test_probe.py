@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from loadgen import access as access_module
 from loadgen.access import Access
-from loadgen.calibrate import calibrate, find_model
+from loadgen.calibrate import calibrate, find_model, prime
 from loadgen.errors import NoVerdictError, UsageError
 from loadgen.openai_api import BodyOptions, request_body
 from loadgen.probe import Findings, explore, find_options
@@ -31,7 +32,7 @@ from tests.loadgen.scripted import (
     usage,
 )
 from workloads.prompts import Prompter, words
-from workloads.request import Passage, Turn
+from workloads.request import Message, Passage, Request, Turn
 from workloads.schedule import build
 from workloads.spec import Workload
 
@@ -258,3 +259,51 @@ def test_a_server_that_is_not_there() -> None:
     access = Access(parse_target(refused_url(), "chat"))
     with pytest.raises(NoVerdictError, match="Connection refused"):
         asyncio.run(find_model(access))
+
+
+# --- servers that mean no good ----------------------------------------------------------------------------------------
+
+KEY = "sk-very-secret-0123456789"
+
+
+async def primed(access: Access) -> int:
+    request = Request("p", (Message("user", "a"),), 1, 1, body={})
+    return await prime(replace(access, api_key=KEY), BodyOptions("m"), [request])
+
+
+@pytest.mark.parametrize("before", [0, 470, 485, 600])
+def test_a_refusal_that_repeats_the_key_does_not_show_it(before: int) -> None:
+    refusal = json_answer({"error": {"message": f"{'x' * before} bad key {KEY}"}}, 401)
+    with pytest.raises(UsageError, match="HTTP 401") as caught:
+        with_server(refusal, primed)
+    assert KEY[:6] not in str(caught.value)
+
+
+ENDLESS = [b"HTTP/1.1 200 OK\r\n\r\n", *[b'{"data": [' + b" " * 1000] * 40]
+NO_GZIP = [b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 5\r\n\r\nhello"]
+
+
+@pytest.mark.parametrize(("listed", "said"), [(ENDLESS, "had no end after"), (NO_GZIP, "cannot be unpacked")])
+def test_answers_without_end_or_sense_are_one_line(
+    monkeypatch: pytest.MonkeyPatch, listed: list[Step], said: str
+) -> None:
+    monkeypatch.setattr(access_module, "LARGEST_ANSWER_BYTES", 20_000)
+    for ask in (find_model, primed, lambda access: explore(access, BodyOptions("m"))):
+        with pytest.raises(NoVerdictError, match=said) as caught:
+            with_server(listed, ask)
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("listed", [b"{", b"[" * 100_000, b'{"data": 5}', b'{"data": [5]}', b"\xff"])
+def test_a_list_of_models_that_is_none_asks_for_a_name(listed: bytes) -> None:
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(listed)
+    with pytest.raises(UsageError, match="lists no models; name one with --model"):
+        with_server([head + listed], find_model)
+
+
+def test_names_of_models_are_shown_in_one_line_each() -> None:
+    names = [{"id": "a\x1b[31m\nb"}, {"id": "c" * 100_000}]
+    with pytest.raises(UsageError, match="lists 2 models") as caught:
+        with_server(json_answer({"data": names}), find_model)
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 700

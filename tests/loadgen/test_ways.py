@@ -171,3 +171,19 @@ def test_secrets_are_taken_out_of_texts() -> None:
     redact = redactor("sk-0123456789", {"x-key": "Token abcdef-99", "x-team": "blue"})
     assert redact("bad sk-0123456789 and abcdef-99, team blue") == "bad <secret> and <secret>, team blue"
     assert redactor(None, {})("nothing to hide") == "nothing to hide"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("no: sk-0123456789", "no: <secret>"),
+        ("no: sk-0123456…", "no: <secret>…"),
+        ("no: sk-01234", "no: <secret>"),
+        ("no: sk-012", "no: <secret>"),
+        ("no: sk-01…", "no: sk-01…"),  # five characters of it
+        ("sk-012 is how it begins", "sk-012 is how it begins"),
+        ("abcdef-9…", "<secret>…"),
+    ],
+)
+def test_a_secret_that_was_cut_off_with_its_text_is_taken_out_too(text: str, shown: str) -> None:
+    assert redactor("sk-0123456789", {"x-key": "Token abcdef-99"})(text) == shown
