@@ -40,11 +40,11 @@ def longest(curve: Sequence[Mapping[str, Any]]) -> dict[float, Mapping[str, Any]
 
 
 def _requests_per_s(found: Mapping[str, Any], curve: Sequence[Mapping[str, Any]]) -> float | None:
-    """At capacity, in proportion to the longest try of the load that passes."""
+    """At capacity, in proportion to the longest try of the load that passes: as its plan has it, which chance does not
+    touch; what was sent, where users set the pace."""
     best = longest(curve).get(found["passes_at"])
-    if best is None or best["requests_per_s"] is None:
-        return None
-    return float(best["requests_per_s"] * found["capacity"] / best["load"])
+    rate_rps = best and (best["offered_rps"] or best["requests_per_s"])
+    return float(rate_rps * found["capacity"] / best["load"]) if best and rate_rps else None
 
 
 def _best(points: Sequence[Point]) -> dict[str, Any]:
@@ -73,6 +73,7 @@ def _row(point: Point, summary: Mapping[str, Any]) -> dict[str, Any]:
         "measured_s": summary["run"]["duration_s"],
         "verdict": point.verdict,
         "meets": point.meets,
+        "offered_rps": summary["run"]["offered_rps"],
         "requests_per_s": throughput["requests_per_s"],
         "ttft_p95_s": ttft["p95"],
         "itl_p99_s": itl["p99"],

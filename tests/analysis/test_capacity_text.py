@@ -18,7 +18,7 @@ def summary(ttft, itl, good, tokens, tpot, verdict, open_loop=True):
         "throughput": {"requests_per_s": good * 1.1, "output_tokens_per_s": tokens},
         "goodput": {"requests_per_s": good, "attainment": 0.97},
         "slo": {"limits": [limit]},
-        "run": {"duration_s": 60.0},
+        "run": {"duration_s": 60.0, "offered_rps": None},
     }
 
 
@@ -41,15 +41,23 @@ def test_the_answer_and_its_curve():
     assert (found["knee"], found["engine"]) == (3.9, None)
     assert found["pareto"] == [2.0, 3.9, 4.0]
     assert found["curve"][1] == {
-        "load": 4.0, "measured_s": 60.0, "verdict": "fail", "meets": False, "requests_per_s": 2.75, "ttft_p95_s": 1.4,
+        "load": 4.0, "measured_s": 60.0, "verdict": "fail", "meets": False, "offered_rps": None,
+        "requests_per_s": 2.75, "ttft_p95_s": 1.4,
         "itl_p99_s": 0.09, "goodput_rps": 2.5, "attainment": 0.97, "output_tokens_per_s": 700.0,
         "stream_tokens_per_s": 50.0, "worst_limit": "chat: ttft.p95",
     }  # fmt: skip
 
 
+def test_the_requests_at_capacity_are_those_of_the_plan_where_it_has_a_rate():
+    planned = [each | {"run": {"duration_s": 60.0, "offered_rps": 3 * point.load}}
+               for each, point in zip(SUMMARIES, POINTS, strict=True)]  # fmt: skip
+    found = document(POINTS, planned, Search(2.0), "sessions/s")
+    assert found["requests_per_s"] == pytest.approx(3 * found["capacity"])
+
+
 def test_the_page():
     points = [*POINTS, Point(3.9, "no_verdict", True, 0.95, 60.0)]
-    again = summary(0.46, 0.05, 3.7, 690.0, 0.019, "no_verdict") | {"run": {"duration_s": 3600.0}}
+    again = summary(0.46, 0.05, 3.7, 690.0, 0.019, "no_verdict") | {"run": {"duration_s": 3600.0, "offered_rps": None}}
     page = render(document(points, [*SUMMARIES, again], Search(2.0), "sessions/s"))
     assert (
         page
