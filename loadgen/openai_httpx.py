@@ -2,8 +2,9 @@
 less exact than those of `openai_http`, and results say that it was used."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import httpx
 
@@ -26,6 +27,10 @@ OUTCOMES: tuple[tuple[type[Exception], str], ...] = (
     (httpx.RemoteProtocolError, "broken"),
     (httpx.TransportError, "broken"),
 )
+
+
+_CONNECTS = ("connect_tcp.started", "connect_unix_socket.started")
+_CONNECTED = ("connect_tcp.complete", "connect_unix_socket.complete", "start_tls.complete")
 
 
 @dataclass(slots=True)
@@ -125,15 +130,31 @@ class HttpxEngine:
         record.text, record.unsaid_text = reader.text(), reader.unsaid_text()
         return exchange
 
+    def _noting(self, record: RequestRecord) -> Callable[[str, Any], Awaitable[None]]:
+        """Notes in the record what httpcore tells of its steps: opening a connection is no part of the send."""
+        begun_ns = self._clock.now_ns()
+        record.reused_connection = True
+
+        async def note(step: str, _: Any) -> None:
+            nonlocal begun_ns
+            now_ns = self._clock.now_ns()
+            if step.endswith(_CONNECTS):
+                begun_ns, record.reused_connection = now_ns, False
+            elif step.endswith(_CONNECTED):
+                record.connect_s = (now_ns - begun_ns) / 1e9
+            elif step.endswith("send_request_body.complete"):
+                record.sent_ns = now_ns
+
+        return note
+
     async def _receive(self, request: Request, exchange: Exchange, path: str, reads: Reads) -> None:
         record = exchange.record
         base = "http://localhost" if self._target.unix_path else self._target.origin
         outgoing = self._client.build_request(
             "POST", f"{base}{path}", json=request_body(request, self._body),
-            headers=request_headers(request),
+            headers=request_headers(request), extensions={"trace": self._noting(record)},
         )  # fmt: skip
         try:
-            record.sent_ns = self._clock.now_ns()  # httpx does not tell when the last byte went
             answer = await self._client.send(outgoing, stream=True)
             try:
                 headers = {name.lower(): value for name, value in answer.headers.raw}

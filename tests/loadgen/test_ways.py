@@ -14,7 +14,18 @@ from loadgen.openai_api import BodyOptions
 from loadgen.openai_http import HttpEngine, HttpOptions
 from loadgen.openai_httpx import HttpxEngine
 from loadgen.target import parse_target
-from tests.loadgen.scripted import DONE, Certificate, ScriptedServer, answer, content, finish, role, usage, wire
+from tests.loadgen.scripted import (
+    DONE,
+    Certificate,
+    ScriptedServer,
+    answer,
+    content,
+    finish,
+    refused_url,
+    role,
+    usage,
+    wire,
+)
 from workloads.request import Message, Request
 
 WHOLE = answer(role(), content("Hello"), content(" world"), finish(), usage(5, 2), DONE)
@@ -187,3 +198,28 @@ def test_secrets_are_taken_out_of_texts() -> None:
 )
 def test_a_secret_that_was_cut_off_with_its_text_is_taken_out_too(text: str, shown: str) -> None:
     assert redactor("sk-0123456789", {"x-key": "Token abcdef-99"})(text) == shown
+
+
+@pytest.mark.parametrize("transport", [HttpEngine, HttpxEngine])
+def test_opening_a_connection_is_no_part_of_the_send(transport: type[HttpEngine] | type[HttpxEngine]) -> None:
+    async def run() -> list[RequestRecord]:
+        clock = RunClock()
+        async with (
+            ScriptedServer(WHOLE) as server,
+            transport(parse_target(server.url, "chat"), BodyOptions("m"), HttpOptions(), clock) as engine,
+        ):
+            clock.start()
+            return [await engine.send(REQUEST) for _ in range(2)]
+
+    first, second = asyncio.run(asyncio.wait_for(run(), 30))
+    assert [(each.outcome, each.reused_connection) for each in (first, second)] == [("ok", False), ("ok", True)]
+    assert first.connect_s is not None
+    assert second.connect_s is None
+    assert first.sent_ns is not None
+    assert first.connect_s * 1e9 <= first.sent_ns < first.arrival_ns[0]
+
+
+@pytest.mark.parametrize("transport", [HttpEngine, HttpxEngine])
+def test_what_could_not_connect_was_never_sent(transport: type[HttpEngine] | type[HttpxEngine]) -> None:
+    record = asyncio.run(asyncio.wait_for(send(refused_url(), transport), 30))
+    assert (record.outcome, record.sent_ns) == ("connect_failed", None)
