@@ -17,6 +17,9 @@ from workloads.traces import Conversations, Replay, check_usable
 from workloads.units import to_ns
 from workloads.yaml_file import WorkloadError
 
+MOST_SESSIONS = 20_000_000
+"""More due times than this are a slip, and would fill the memory."""
+
 
 @dataclass(frozen=True, slots=True)
 class Stage:
@@ -202,6 +205,7 @@ def _open_stages(
         nonlocal start_s, due
         rng = np.random.default_rng((seed, ARRIVALS, len(stages) + 1))
         rate = segment.rate / per_session
+        _check_possible(len(due) + (segment.count or rate * segment.length_s))
         offsets = segment.process.offsets(rng, rate, segment.length_s, segment.count)
         due = np.concatenate([due, _to_ns(start_s + offsets)])
         end_ns = None if segment.open_ended else to_ns(start_s + segment.length_s)
@@ -218,11 +222,18 @@ def _open_stages(
     elif workload.requests is None:
         lay(_Segment("main", True, first, workload.duration or 0.0, process))
     else:
+        _check_possible(workload.requests / mean_turns)
         count = _sessions_for(workload.requests, traffic, len(due))
         # Later turns of a session come when its earlier ones have been answered: no clock can tell when all are done.
         open_ended = mean_turns > 1
         lay(_Segment("main", True, first, count / (first / per_session), process, count, open_ended))
     return tuple(stages), due
+
+
+def _check_possible(sessions: float) -> None:
+    """Raises WorkloadError for more than a plan can hold."""
+    if sessions > MOST_SESSIONS:
+        raise WorkloadError(f"over {MOST_SESSIONS:,} sessions in one plan: lower its rate, or make it shorter")
 
 
 def _staged(stages: Sequence[LoadStage], process: ArrivalProcess) -> Iterator[_Segment]:

@@ -207,7 +207,7 @@ class Workload(Spec):
     60 s where neither is said.
     """
 
-    name: Annotated[str, Field(min_length=1)] = "workload"
+    name: Annotated[str, Field(min_length=1, max_length=100)] = "workload"
     """What reports call it; left out: the name of the file."""
     arrivals: Arrivals | None = None
     """An open loop: when sessions come."""
@@ -312,6 +312,13 @@ class Workload(Spec):
             first, *others = self.classes.values()
             if others or not isinstance(first, Chat):
                 raise problem("a sharegpt trace is one class of conversations: keep one of shape chat", "classes")
+        return self
+
+    @model_validator(mode="after")
+    def _named(self) -> "Workload":
+        """Results lie in a directory called so."""
+        if not self.name.isprintable() or not self.name.strip() or set("/\\") & set(self.name):
+            raise problem(f"{self.name!r} cannot name a directory: leave out /, \\ and what does not print", "name")
         return self
 
     @model_validator(mode="after")

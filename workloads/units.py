@@ -8,18 +8,24 @@ DURATION = _NUMBER + r"\s*(us|ms|s|m|h)"
 RATE = _NUMBER + r"\s*/\s*(s|m|h)"
 _DURATION = re.compile(DURATION)
 _RATE = re.compile(RATE)
+LONGEST_S = 3.6e7
+"""Over a year. Longer ones are slips, and would be numbers that no plan can hold."""
 _SECONDS = {"us": 1e6, "ms": 1e3, "s": 1.0, "m": 1 / 60, "h": 1 / 3600}
 """How many of the unit make a second: `250 / 1e3` is exactly 0.25, `250 * 1e-3` is not."""
 
 
 def parse_duration(text: object) -> float:
-    """`250ms`, `10s`, `5m`, `1h` -> seconds; 0 needs no unit. ValueError for anything else, a bare number included."""
+    """`250ms`, `10s`, `5m`, `1h` -> seconds; 0 needs no unit. ValueError for anything else, a bare number included, and
+    for more than LONGEST_S."""
     if text == 0 and not isinstance(text, bool):
         return 0.0
     match = _DURATION.fullmatch(text.strip()) if isinstance(text, str) else None
     if match is None or not math.isfinite(float(match[1])):
         raise ValueError("expected a duration such as 250ms, 10s or 5m")
-    return float(match[1]) / _SECONDS[match[2]]
+    seconds = float(match[1]) / _SECONDS[match[2]]
+    if seconds > LONGEST_S:
+        raise ValueError(f"expected a duration of at most {LONGEST_S / 3600:,.0f}h")
+    return seconds
 
 
 def parse_rate(value: object) -> float:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from workloads.request import turn_count
 from workloads.schedule import build
-from workloads.spec import Workload
+from workloads.spec import Workload, WorkloadError
 
 CLASSES = {
     "chat": {"weight": 3, "turns": {"law": "geometric", "mean": 3}, "think_time": "1s", "system_tokens": 10},
@@ -227,3 +227,17 @@ def test_primers_are_the_prefixes_that_prompts_share():
     begins = {tuple(p.key for p in t.passages[:-1]) for t in primers}
     assert {tuple(p.key for p in t.passages[:-1])[:2] for t in turns if t.passages[:-1]} <= begins
     assert list(schedule.shard(1, 2).primers()) == primers
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"arrivals": {"rate": "1000/s"}, "duration": "9000h"},
+        {"arrivals": {"rate": "1/s"}, "requests": 10**9},
+        {"stages": [{"rate": 1e9, "duration": "1000h"}]},
+        {"arrivals": {"rate": "5/s"}, "warmup": "9000h", "duration": "5s"},
+    ],
+)
+def test_a_plan_that_no_memory_holds_is_refused(keys):
+    with pytest.raises(WorkloadError, match="over 20,000,000 sessions in one plan"):
+        planned(**keys)

@@ -349,6 +349,21 @@ BAD_FILES = [  # the file, where it is wrong, and what the message says
         "'all' cannot name a class",
     ),
     (
+        "name: a/../../b",
+        "w.yaml:1 name",
+        r"'a/../../b' cannot name a directory: leave out /, \ and what does not print",
+    ),
+    (
+        'name: "a\\nb"',
+        "w.yaml:1 name",
+        r"'a\nb' cannot name a directory: leave out /, \ and what does not print",
+    ),
+    (
+        "duration: 20000h",
+        "w.yaml:1 duration",
+        "expected a duration of at most 10,000h, got '20000h'",
+    ),
+    (
         "classes: {chat: {}}\nslo: {caht: [x]}",
         "w.yaml:2 slo.caht",
         "unknown class 'caht', did you mean 'chat'? expected one of: chat, all",

@@ -24,7 +24,7 @@ def test_durations(text, seconds):
 
 
 @pytest.mark.parametrize(
-    "text", [60, 1.5, "60", "-1s", "5 minutes", "", "s", None, True, False, ["1s"], "1e999s", "nans"]
+    "text", [60, 1.5, "60", "-1s", "5 minutes", "", "s", None, True, False, ["1s"], "1e999s", "nans", "1 year"]
 )
 def test_a_duration_needs_its_unit(text):
     with pytest.raises(ValueError, match="expected a duration such as 250ms, 10s or 5m"):
@@ -42,7 +42,7 @@ def test_what_is_not_a_rate(text):
         parse_rate(text)
 
 
-@given(st.floats(min_value=1e-9, max_value=1e9))
+@given(st.floats(min_value=1e-9, max_value=3e7))
 def test_text_reads_back_as_the_same_number(number):
     assert parse_duration(duration_text(number)) == number
     assert parse_rate(rate_text(number)) == number
