@@ -22,6 +22,8 @@ WHOLE_SHARE = 0.7
 """So was one that stopped the streams for more than this share of its TTFT."""
 STEPS = 1.5
 """A gap below so many usual ones is no freeze."""
+SLOWED, FEWEST_DUE = 1 - 1 / STEPS, 10
+"""Streams that lost this share of their tokens had passes that long; of fewer tokens nothing can be told."""
 FULL_STEPS, FULL_S = 20, 0.5
 """A one-token prompt that waits longer than both of these finds the batch full."""
 DEFAULT_TARGET_S = 0.1
@@ -102,12 +104,29 @@ def _full(result: Part) -> str | None:
 
 def _verdict(result: Part) -> dict[str, Any]:
     """By the longest prompt, which tells the most: its last piece, in part, weighs the least."""
-    longest, kind, chunk_tokens = result["rungs"][-1], BLOCKED, None
-    if not frozen(longest, result["decode"]["step_s"]):
-        kind = ISOLATED
-    elif _in_pieces(result, longest):
-        kind, chunk_tokens = CHUNKED, longest["prompt_tokens"] / pieces(result, longest)
-    return {"kind": kind, "chunk_tokens": chunk_tokens, "reason": None}
+    longest, step_s = result["rungs"][-1], result["decode"]["step_s"]
+    stands_out, lost, freeze_s = frozen(longest, step_s), _lost(longest, step_s), longest["freeze_s"]["median"]
+    longer = freeze_s > STEPS * max(step_s, longest["control"]["median_s"] or 0.0)
+    if not stands_out and not longer and lost < SLOWED:
+        return {"kind": ISOLATED, "chunk_tokens": None, "reason": None}
+    if _in_pieces(result, longest):
+        return {"kind": CHUNKED, "chunk_tokens": longest["prompt_tokens"] / pieces(result, longest), "reason": None}
+    if stands_out:
+        return {"kind": BLOCKED, "chunk_tokens": None, "reason": None}
+    reason = (
+        f"beside the longest prompt streams stood still for {seconds(freeze_s)} and lost {lost:.0%} of their tokens, "
+        f"but without any prompt they stand still for up to {seconds(longest['control']['high_s'] or 0.0)}: take other "
+        "load off the server and this machine"
+    )
+    return {"kind": None, "chunk_tokens": None, "reason": reason}
+
+
+def _lost(rung: Part, step_s: float | None) -> float:
+    """The share of their tokens that streams did not get while prompts of a length were computed; 0 where too few were
+    due to tell. A busy machine can hide freezes among its own, but not that."""
+    due = rung["ttft_s"]["median"] / step_s if step_s and rung["ttft_s"]["median"] else 0.0
+    got = rung["tokens_meanwhile"]
+    return max(0.0, 1 - (got + 1) / due) if due >= FEWEST_DUE and got is not None else 0.0
 
 
 def pieces(result: Part, rung: Part) -> float:

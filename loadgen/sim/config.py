@@ -1,10 +1,13 @@
 """What is simulated: one replica, and the cluster made of such replicas."""
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
 from analysis.roofline import Roofline
 from loadgen.sim.kv import BLOCK_TOKENS
+
+MOST_REPLICAS = 1000
 
 Policy = Literal["chunked", "prefill_first", "static"]
 Router = Literal["round_robin", "least_loaded", "prefix_affinity", "long_apart"]
@@ -42,7 +45,7 @@ class SimConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.chunk_tokens < 0 or self.max_num_seqs < 1 or self.speed <= 0:
+        if self.chunk_tokens < 0 or self.max_num_seqs < 1 or not 0 < self.speed < math.inf:
             raise ValueError("chunk_tokens must be at least 0, max_num_seqs at least 1 and speed above 0")
         if self.kv_tokens is not None and self.kv_tokens < BLOCK_TOKENS:
             raise ValueError(f"the KV cache must hold at least one block of {BLOCK_TOKENS} tokens")
@@ -91,6 +94,8 @@ class ClusterConfig:
     def __post_init__(self) -> None:
         if self.replicas < 1 or self.prefill_replicas < 0:
             raise ValueError("a cluster must have at least one replica, and no fewer than 0 that prefill")
+        if self.replicas + self.prefill_replicas > MOST_REPLICAS:
+            raise ValueError(f"a cluster must have at most {MOST_REPLICAS:,} replicas")
         if self.link_bytes_per_s <= 0:
             raise ValueError("link_bytes_per_s must be above 0")
         apart = self.prefill_replicas or self.replicas

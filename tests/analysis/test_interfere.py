@@ -213,6 +213,32 @@ def test_chunks_that_hardly_lengthen_a_pass_leave_decode_alone() -> None:
     assert result["verdict"]["kind"] == "isolated"
 
 
+@dataclass
+class Hiccups(Server):
+    """Once in each stretch without a prompt something else holds it up for 60 ms."""
+
+    def decode(self, until: float) -> None:
+        if until - self.now > 900:
+            super().decode((self.now + until) / 2)
+            self._pass(int(60 / self.per_token))
+        super().decode(until)
+
+
+@pytest.mark.parametrize(
+    ("server", "kind"),
+    [
+        (Hiccups(per_token=0.05, budget=199), "chunked"),  # passes of 20 ms, seen by the tokens that did not come
+        (Hiccups(per_token=0.0125), None),  # one of 60 ms
+        (Hiccups(per_token=0.1, apart=True), "isolated"),
+    ],
+)
+def test_noise_that_hides_freezes_is_no_isolation(server: Server, kind: str | None) -> None:
+    result = interfere(experiment(server))
+    assert result["verdict"]["kind"] == kind
+    if kind is None:
+        assert "without any prompt they stand still for up to" in result["verdict"]["reason"]
+
+
 @settings(deadline=None, max_examples=15)
 @given(
     budget=st.none() | st.integers(200, 1900),

@@ -72,6 +72,8 @@ def test_behaviour():
         (Options(gpu="nope"), 0, "unknown gpu 'nope'"),
         (Options(gpu="l4", model="qwen2.5-32b"), 0, "does not fit on one l4"),
         (Options(speed=0), 0, "speed above 0"),
+        (Options(speed=float("nan")), 0, "speed above 0"),
+        (Options(replicas=100_000_000), 0, "at most 1,000 replicas"),
         (Options(policy="best"), 0, "unknown policy 'best': choose one of chunked, prefill-first"),
         (Options(router="best"), 0, "unknown router 'best'"),
         (Options(dtype="fp1"), 0, "unknown dtype 'fp1': choose one of bf16"),
