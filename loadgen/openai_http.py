@@ -193,6 +193,7 @@ class HttpEngine:
             allowed_s = IDLE_S if connection.keep_alive_s is None else max(0.0, connection.keep_alive_s - 1)
             if now_ns - connection.idle_since_ns <= allowed_s * 1e9 and connection.is_reusable():
                 record.reused_connection = True
+                record.connect_s = record.dns_s = record.tls_s = None  # of a try before, it may be
                 return connection
             self._retire(connection)
         record.reused_connection = False

@@ -133,7 +133,7 @@ class HttpxEngine:
     def _noting(self, record: RequestRecord) -> Callable[[str, Any], Awaitable[None]]:
         """Notes in the record what httpcore tells of its steps: opening a connection is no part of the send."""
         begun_ns = self._clock.now_ns()
-        record.reused_connection = True
+        record.reused_connection, record.connect_s = True, None
 
         async def note(step: str, _: Any) -> None:
             nonlocal begun_ns

@@ -64,7 +64,10 @@ def _compare(arguments: Mapping[str, Any], workload: "Workload", schedule: "Sche
         options = variant(simulation.options, name)
         _tell(arguments, f"simulating {workload.name} with {name.strip()} on {options.hardware()}")
         run = replace(simulation, options=options).run(workload, schedule, workload.name)
-        rows.append(row(name.strip(), options.hardware(), summary_by(run, arguments)))
+        summary = summary_by(run, arguments)
+        rows.append(row(name.strip(), options.hardware(), summary))
+        if arguments["out"] is not None:
+            _write(run, summary, {**arguments, "out": arguments["out"] / name.strip()})
     document = {"workload": workload.name, "seed": schedule.seed, "policies": rows}
     put(as_json(document) if arguments["format_"] == "json" else render(document))
     if arguments["html"] is not None:

@@ -103,3 +103,11 @@ def test_the_book_of_a_search_holds_no_secret(plan: str, tmp_path: Path) -> None
     written = [path.read_bytes() for path in (tmp_path / "a").rglob("*") if path.is_file()]
     assert len(written) > 1
     assert not any(b"sk-very-secret" in each for each in written)
+
+
+def test_each_policy_of_a_comparison_leaves_a_run_of_its_own(plan, tmp_path):
+    out = tmp_path / "both"
+    done = loadgen("simulate", plan, "--compare", "chunked:256,static", "--out", str(out))
+    assert sorted(path.name for path in out.iterdir()) == ["chunked:256", "static"]
+    assert all((path / "summary.json").exists() for path in out.iterdir())
+    assert f"results in {out}/static" in done.stderr
