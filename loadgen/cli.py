@@ -1,6 +1,5 @@
 """The command line: parse, call one recipe, end with its exit status. Imports nothing heavy."""
 
-import sys
 from pathlib import Path
 from typing import Annotated, Any, Optional
 
@@ -389,11 +388,11 @@ def _end(recipe: str, arguments: dict[str, Any]) -> None:
 
 def main() -> None:
     """The console script."""
+    from loadgen.say import safe_streams
+
     hide_secrets()
-    try:
+    with safe_streams():
         app()
-    except KeyboardInterrupt:  # before or after the load, where no handler of ours is in place
-        sys.exit(130)
 
 
 if __name__ == "__main__":

@@ -57,9 +57,6 @@ def as_our_errors() -> Iterator[None]:
         yield
     except (WorkloadError, RunDirError, HostError) as problem:
         raise UsageError(str(problem)) from None
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # `| head` has read enough
-        raise UsageError("the output was closed before all was written") from None
 
 
 def _check_format(recipe: str, arguments: Mapping[str, Any]) -> None:

@@ -7,8 +7,8 @@ dies costs the rest of its share, and nothing else. `LocalWorker` is one on this
 import asyncio
 import contextlib
 import math
+import os
 import signal
-import socket
 import sys
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -36,6 +36,8 @@ LOCAL_START_NS, REMOTE_START_NS = 100_000_000, 1_000_000_000
 
 KILL_S = 5.0
 """How long a worker may take to end when it was told to end at once, or after its last word."""
+WRITE_S = 20.0
+"""How long after the drain: one that has very many open streams to write down is not frozen."""
 
 
 def worker_count(schedule: Schedule, asked: int | None, max_in_flight: int | None, cores: int) -> int:
@@ -81,7 +83,7 @@ class Worker(Protocol):
         """What it says next; None when it will say nothing more."""
 
     def last_words(self) -> str:
-        """Why it is over, as far as it said."""
+        """Why it is over, as far as it said; empty if it did not."""
 
     async def fate(self) -> str:
         """What became of it, once it has fallen silent."""
@@ -138,11 +140,12 @@ class Fleet:
         self._tell = tell
         self._start_ahead_ns = start_ahead_ns
         self._losses: list[str] = []
+        self._begun = False
 
     async def carry(self) -> tuple[Carried, list[str]]:
         """What came of all shares together, and what befell the workers that did not come to their end.
 
-        Raises HostError where a worker does not get as far as the start.
+        Raises HostError where a worker does not get as far as the start, though nobody has stopped the run.
         """
         tasks: list[asyncio.Task[None]] = []
         try:
@@ -150,7 +153,7 @@ class Fleet:
             heard = [asyncio.create_task(self._hear(worker, state)) for worker, state in self._workers.items()]
             tasks = [*heard, asyncio.create_task(self._pass_on_stop())]
             await asyncio.gather(*(state.ready.wait() for state in self._workers.values()))
-            self._start()
+            await self._start()
             await asyncio.gather(*heard)
         finally:
             for task in tasks:
@@ -158,10 +161,15 @@ class Fleet:
             await asyncio.gather(*(self._end(worker, state) for worker, state in self._workers.items()))
         return self._together(), self._losses
 
-    def _start(self) -> None:
+    async def _start(self) -> None:
         for worker, state in self._workers.items():
-            if state.gone:
-                raise HostError(f"{worker.name} did not start: {worker.last_words()}")
+            if state.gone and state.carried is None and self._stop.reason is None:
+                fate = await worker.fate()
+                words = worker.last_words()
+                raise HostError(
+                    f"{worker.name} did not start: {words}" if words else f"{worker.name} {fate} before the start"
+                )
+        self._begun = True
         self._clock.start(self._start_ahead_ns)
         for worker in self._workers:
             worker.start(self._clock.origin_ns)
@@ -175,9 +183,6 @@ class Fleet:
         self._send("stop", self._stop.reason, False)
         await self._stop.wait(at_once=True)
         self._send("stop", self._stop.reason, True)
-        await asyncio.sleep(KILL_S)
-        for worker in self._workers:
-            worker.kill()
 
     async def _hear(self, worker: Worker, state: _State) -> None:
         """Everything that a worker says, to its end."""
@@ -193,10 +198,9 @@ class Fleet:
                     self._stop.set(reason, at_once)
                 case ("done", carried):
                     state.carried = carried
-        started = state.ready.is_set()
         state.gone = True
         state.ready.set()
-        if started and state.carried is None:
+        if self._begun and state.carried is None:
             await self._lose(worker, state)
 
     def _sum_up(self) -> None:
@@ -232,7 +236,7 @@ class Fleet:
 
 
 class LocalWorker:
-    """A worker on this machine, in a process of its own.
+    """A worker on this machine, in a process of its own, which is killed if it does not end when it is told to.
 
     Args:
         share: A part of a run, as `Share.part` makes it.
@@ -247,21 +251,26 @@ class LocalWorker:
         self._wire: Wire | None = None
         self._errors: asyncio.Task[None] | None = None
         self._said: deque[str] = deque(maxlen=1)
+        self._deadlines: list[asyncio.TimerHandle] = []
+        self._overdue = False
 
     async def launch(self) -> None:
         """A process in a session of its own: Ctrl-C reaches it from here, when we have made up our mind."""
-        ours, theirs = socket.socketpair()
-        with theirs:
+        (from_us, to_it), (from_it, to_us) = os.pipe(), os.pipe()
+        try:
             self._process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "loadgen.worker", str(theirs.fileno()),
-                pass_fds=(theirs.fileno(),),
+                sys.executable, "-m", "loadgen.worker", str(from_us), str(to_us),
+                pass_fds=(from_us, to_us),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.DEVNULL,
                 stderr=asyncio.subprocess.PIPE,
                 start_new_session=True,
             )  # fmt: skip
+        finally:
+            os.close(from_us)
+            os.close(to_us)
         self._errors = asyncio.create_task(self._keep_last_words())
-        self._wire = await Wire.over(ours)
+        self._wire = await Wire.over(from_it, to_it)
         self.send("carry", self._share, self._folder.absolute())
 
     def start(self, origin_ns: int) -> None:
@@ -270,6 +279,15 @@ class LocalWorker:
     def send(self, *message: Any) -> None:
         if self._wire is not None:
             self._wire.send(*message)
+        match message:
+            case ("stop", _, at_once):
+                patience_s = KILL_S if at_once else self._share.schedule.drain_ns / 1e9 + WRITE_S
+                self._deadlines.append(asyncio.get_running_loop().call_later(patience_s, self._give_up))
+
+    def _give_up(self) -> None:
+        """It is frozen, or hangs."""
+        self._overdue = True
+        self.kill()
 
     async def receive(self) -> tuple[Any, ...] | None:
         return None if self._wire is None else await self._wire.receive()
@@ -281,14 +299,16 @@ class LocalWorker:
             self._said.extend(line for line in data.decode(errors="replace").splitlines() if line.strip())
 
     def last_words(self) -> str:
-        return self._said[-1] if self._said else "it said nothing"
+        return self._said[-1] if self._said else ""
 
     async def fate(self) -> str:
         """What became of the process; it has fallen silent, and a moment later it should be over."""
         status = await self._wait()
+        if self._overdue:
+            return "did not end when it was told to, and was killed"
         if status < 0:
             return f"was ended by {signal.Signals(-status).name}"
-        return f"ended with status {status} ({self.last_words()})"
+        return f"ended with status {status} ({self.last_words() or 'it said nothing'})"
 
     def kill(self) -> None:
         if self._process is not None and self._process.returncode is None:
@@ -299,19 +319,23 @@ class LocalWorker:
         if self._process is None:
             return
         await self._wait()
-        if self._errors is not None:
-            await self._errors
+        for deadline in self._deadlines:
+            deadline.cancel()
         if self._wire is not None:
             await self._wire.close()
 
     async def _wait(self) -> int:
+        """Exit status of the process; all that it said has been read."""
         assert self._process is not None
+        assert self._errors is not None
         try:
             async with asyncio.timeout(KILL_S):
-                return await self._process.wait()
+                status = await self._process.wait()
         except TimeoutError:
             self.kill()
-            return await self._process.wait()
+            status = await self._process.wait()
+        await asyncio.wait([self._errors])
+        return status
 
 
 def _stages(driven: Sequence[Driven]) -> tuple[Stage, ...]:

@@ -1,4 +1,5 @@
-"""One of the workers of a run: `python -m loadgen.worker FD` carries the share that comes over the socket FD.
+"""One of the workers of a run: `python -m loadgen.worker FROM TO` carries the share that comes over the pipe FROM, and
+tells over the pipe TO what becomes of it.
 
 To the worker:    ("carry", share, folder of the run)   ("start", origin_ns)   ("stop", reason, at_once)
 From the worker:  ("ready",)   ("tick", tally, sent, in_flight, stalled) once a second
@@ -8,10 +9,10 @@ When the other end is gone, the worker ends at once, and what it had measured is
 """
 
 import asyncio
-import contextlib
+import ctypes
 import os
 import pickle
-import socket
+import signal
 import struct
 import sys
 from typing import Any
@@ -32,43 +33,72 @@ ORPHAN_S = 5.0
 
 _LENGTH = struct.Struct("<I")
 _FAR_NS = 1 << 62
+_PR_SET_PDEATHSIG = 1
+"""Of prctl(2)."""
+
+
+class _WrittenTo(asyncio.BaseProtocol):
+    def __init__(self) -> None:
+        self.closed = asyncio.Event()
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - whoever reads notices too
+        self.closed.set()
 
 
 class Wire:
-    """One end of a socket pair over which two processes of ours send each other tuples."""
+    """One end of two pipes over which two processes of ours send each other tuples.
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader, self._writer = reader, writer
+    Not a socket: there, what one end has said and the other not read yet is lost when it closes, or is killed, while
+    something for it is on its way. A pipe is read to its end, whatever becomes of the other one.
+    """
+
+    def __init__(
+        self,
+        reader: asyncio.StreamReader,
+        reads: asyncio.ReadTransport,
+        writes: asyncio.WriteTransport,
+        written_to: _WrittenTo,
+    ) -> None:
+        self._reader = reader
+        self._reads = reads
+        self._writes = writes
+        self._written_to = written_to
 
     @classmethod
-    async def over(cls, end: socket.socket) -> "Wire":
-        return cls(*await asyncio.open_unix_connection(sock=end))
+    async def over(cls, read_fd: int, write_fd: int) -> "Wire":
+        """Takes both descriptors over."""
+        loop, reader = asyncio.get_running_loop(), asyncio.StreamReader()
+        reads, _ = await loop.connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(read_fd, "rb", 0)
+        )
+        writes, written_to = await loop.connect_write_pipe(_WrittenTo, os.fdopen(write_fd, "wb", 0))
+        return cls(reader, reads, writes, written_to)
 
     @property
     def idle(self) -> bool:
         """Whether all that was sent has left this process."""
-        transport: asyncio.WriteTransport = self._writer.transport
-        return not transport.get_write_buffer_size()
+        return not self._writes.get_write_buffer_size()
 
     def send(self, *message: Any) -> None:
         """Never waits, and drops the message if the other end is gone."""
-        packed = pickle.dumps(message)
-        self._writer.write(_LENGTH.pack(len(packed)) + packed)
+        if not self._writes.is_closing():
+            packed = pickle.dumps(message)
+            self._writes.write(_LENGTH.pack(len(packed)) + packed)
 
     async def receive(self) -> tuple[Any, ...] | None:
-        """The next message; None once the other end is gone."""
+        """The next message; None once the other end is gone and all that it said has been received."""
         try:
             (length,) = _LENGTH.unpack(await self._reader.readexactly(_LENGTH.size))
             message: tuple[Any, ...] = pickle.loads(await self._reader.readexactly(length))  # noqa: S301 - from ourselves
             return message
-        except (asyncio.IncompleteReadError, ConnectionError):
+        except asyncio.IncompleteReadError:
             return None
 
     async def close(self) -> None:
         """After all that was sent has gone out."""
-        self._writer.close()
-        with contextlib.suppress(ConnectionError):
-            await self._writer.wait_closed()
+        self._writes.close()
+        await self._written_to.closed.wait()
+        self._reads.close()
 
 
 class SharedClock(RunClock):
@@ -151,9 +181,9 @@ class _Worker:
         self.tally = Tally()
 
 
-async def work(end: socket.socket) -> None:
-    """Carry the share that comes over this socket. Raises LoadgenError, RunDirError before anything was sent."""
-    wire = await Wire.over(end)
+async def work(read_fd: int, write_fd: int) -> None:
+    """Carry the share that comes over this wire. Raises LoadgenError, RunDirError before anything was sent."""
+    wire = await Wire.over(read_fd, write_fd)
     message = await wire.receive()
     if message is None:
         return
@@ -167,9 +197,19 @@ async def work(end: socket.socket) -> None:
     await wire.close()
 
 
+def wake_when_orphaned() -> None:
+    """Has the kernel continue (SIGCONT) this process when its parent is gone, which costs a running one nothing.
+
+    A stopped one (SIGSTOP) would stay behind for ever; now it ends as others do. Elsewhere than on Linux it stays.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGCONT)
+
+
 def main() -> int:
+    wake_when_orphaned()
     try:
-        event_loop.run(work(socket.socket(fileno=int(sys.argv[1]))))
+        event_loop.run(work(int(sys.argv[1]), int(sys.argv[2])))
     except (LoadgenError, RunDirError) as problem:
         print(problem, file=sys.stderr)
         return 2

@@ -17,7 +17,7 @@ from loadgen.access import public_url
 from loadgen.arguments import Served, access_of, run_options, workload_of
 from loadgen.capacity import Book, Measure, search_of
 from loadgen.errors import UsageError
-from loadgen.recipes.output import as_json, put
+from loadgen.recipes.output import as_json, check_writable, kept_in, put, run_dir
 from loadgen.recipes.report import summary_by, summary_of
 from loadgen.recipes.run import target_of
 from loadgen.recipes.simulate import simulation_of
@@ -36,7 +36,8 @@ def capacity(arguments: dict[str, Any]) -> int:
     kind = _kind(workload)
     given = _loads(arguments["rates"], kind == "users")
     search = None if given else _search(arguments, workload, kind)
-    path = arguments["out"] or Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{workload.name}-capacity"
+    path = run_dir(arguments["out"], f"{workload.name}-capacity")
+    check_writable("--output", arguments["output"], path)
     if arguments["resume"] and arguments["out"] is None:
         raise UsageError("--resume: name the directory of the search with --out")
     seed = random.getrandbits(31) if workload.seed is None else workload.seed
@@ -46,7 +47,8 @@ def capacity(arguments: dict[str, Any]) -> int:
         stopped = not _try_all(book, search, given, measure, kind, arguments)
     found = document(book.points(), [each.summary for each in book.tries], search, UNITS[kind])
     book.save({"found": found})
-    put(_rendered(found, book, arguments["format_"]), arguments["output"])
+    with kept_in(path):
+        put(_rendered(found, book, arguments["format_"]), arguments["output"])
     if not arguments["quiet"]:
         print(f"loadgen: every try is a run directory in {path}", file=sys.stderr)
     if stopped:

@@ -1,6 +1,6 @@
 """`loadgen compare`: is a candidate slower than a base?"""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +30,14 @@ def _page(found: Mapping[str, Any], base: Sequence[Any], candidate: Sequence[Any
     return render(found, base, candidate)
 
 
-def _runs(paths: Iterable[Path]) -> list[Any]:
+def _runs(paths: Sequence[Path]) -> list[Any]:
+    """Raises UsageError where a run is there twice."""
     from analysis.rundir import read_run
+    from loadgen.recipes.repeat import check_distinct
 
-    return [read_run(path) for path in paths]
+    runs = [read_run(path) for path in paths]
+    check_distinct(paths, runs)
+    return runs
 
 
 def _tolerance(text: str) -> float:

@@ -1,12 +1,13 @@
 """`loadgen import`: another tool's result as a run directory, so that report, stalls, gate and compare work on it."""
 
 import re
+import stat
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 from loadgen.errors import UsageError
+from loadgen.recipes.output import kept_in, put, run_dir
 
 
 def import_(arguments: dict[str, Any]) -> int:
@@ -19,26 +20,30 @@ def import_(arguments: dict[str, Any]) -> int:
         imported = read_result(_bytes(file), file.name, arguments["kind"])
     except ValueError as problem:
         raise UsageError(str(problem)) from None
-    out = arguments["out"] or _default_out(imported.meta["name"])
+    out = run_dir(arguments["out"], _plain(imported.meta["name"]))
     writer = RunWriter.create(out, _described(imported.meta, out))
     writer.append(imported.records)
     writer.close({"interrupted_by": None})
     _summarize(out)
     _tell(imported.meta, len(imported.records), arguments["quiet"])
-    print(out)
+    with kept_in(out):
+        put(f"{out}\n")
     return 0
 
 
 def _bytes(file: Path) -> bytes:
+    """Of a file or a pipe; a device may have no end."""
     try:
+        mode = file.stat().st_mode
+        if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
+            raise UsageError(f"{file}: a device: name the file that the tool wrote")
         return file.read_bytes()
     except OSError as problem:
         raise UsageError(f"{file}: {problem.strerror}") from None
 
 
-def _default_out(name: str) -> Path:
-    plain = re.sub(r"[^\w.-]+", "-", name).strip("-.") or "imported"
-    return Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{plain}"
+def _plain(name: str) -> str:
+    return re.sub(r"[^\w.-]+", "-", name).strip("-.") or "imported"
 
 
 def _described(meta: dict[str, Any], out: Path) -> dict[str, Any]:

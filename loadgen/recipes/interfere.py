@@ -3,7 +3,6 @@
 import random
 import signal
 import sys
-import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from loadgen.arguments import access_of, body_fields
 from loadgen.errors import UsageError
-from loadgen.recipes.output import as_json, colored, columns, put
+from loadgen.recipes.output import as_json, check_writable, colored, columns, kept_in, put, run_dir
 from loadgen.recipes.run import target_of
 
 if TYPE_CHECKING:
@@ -28,11 +27,13 @@ def interfere(arguments: dict[str, Any]) -> int:
     design = design_of(arguments)
     path = arguments["from_"]
     if path is None:
-        path = arguments["out"] or Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-interfere"
+        path = run_dir(arguments["out"], "interfere")
+        check_writable("--output", arguments["output"], path)
         _measure(design, arguments, path)
     result = result_of(path, design.max_freeze_s)
     put(as_json(result), path / RESULT)
-    put(_rendered(result, path, arguments["format_"]), arguments["output"])
+    with kept_in(path):
+        put(_rendered(result, path, arguments["format_"]), arguments["output"])
     if arguments["from_"] is None and not arguments["quiet"]:
         print(f"loadgen: results in {path}", file=sys.stderr)
     return _stopped_by_signal(path) or exit_status(result)

@@ -3,8 +3,7 @@
 import random
 import signal
 import sys
-import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from loadgen.arguments import Served, limit_s, run_options, workload_of
 from loadgen.errors import StoppedError, UsageError
 from loadgen.otel import checked, send, shown
-from loadgen.recipes.output import put
+from loadgen.recipes.output import RUNS, check_writable, kept_in, put, run_dir
 from loadgen.recipes.report import judged, page_of, rendered, roofline_of
 
 if TYPE_CHECKING:
@@ -32,13 +31,22 @@ def run(arguments: dict[str, Any]) -> int:
             later = "loadgen report OUT-1 --otel-endpoint URL"
             raise UsageError(f"--otel-endpoint does not go together with --repeat: send each run afterwards: {later}")
         return repeat(arguments, roofline)
+    check_writable("--html", arguments["html"], arguments["out"] or RUNS)
     path, summary, status = measured(arguments)
-    put(rendered(summary, arguments["format_"]))
-    if arguments["html"] is not None:
-        put(page_of(*judged(path, arguments), roofline), arguments["html"])
-    if not arguments["quiet"]:
-        print(f"loadgen: results in {path}", file=sys.stderr)
+    show(summary, lambda: page_of(*judged(path, arguments), roofline), arguments, str(path))
     return status
+
+
+def show(summary: Mapping[str, Any], page: Callable[[], str], arguments: Mapping[str, Any], where: str) -> None:
+    """Print the report and write its page, each of them whatever becomes of the other. Raises UsageError."""
+    with kept_in(where):
+        try:
+            put(rendered(summary, arguments["format_"]))
+        finally:
+            if arguments["html"] is not None:
+                put(page(), arguments["html"], "--html")
+    if not arguments["quiet"]:
+        print(f"loadgen: results in {where}", file=sys.stderr)
 
 
 def measured(arguments: dict[str, Any]) -> tuple[Path, dict[str, Any], int]:
@@ -50,17 +58,17 @@ def measured(arguments: dict[str, Any]) -> tuple[Path, dict[str, Any], int]:
         raise UsageError("repeat: only the command line takes it; run several times, and analysis.pool the runs")
     spans_to = checked(arguments["otel_endpoint"])
     workload, schedule = _planned(arguments)
-    out = arguments["out"] or Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{workload.name}"
+    out = run_dir(arguments["out"], workload.name)
     with ExitStack() as stack:
         served = target_of(arguments, stack)
-        stopped = measure(workload, schedule, run_options(arguments, served, Path(out)))
+        stopped = measure(workload, schedule, run_options(arguments, served, out))
     if stopped is not None:
         raise StoppedError(f"ended at once; `loadgen report {out}` reads what was measured", 128 + stopped)
-    measured_run, summary = judged(Path(out), arguments)
-    write_summary(Path(out), summary)
+    measured_run, summary = judged(out, arguments)
+    write_summary(out, summary)
     if spans_to is not None:
         _send_spans(measured_run, spans_to, arguments["quiet"])
-    return Path(out), summary, status_of(summary)
+    return out, summary, status_of(summary)
 
 
 def _send_spans(run: "Run", url: str, quiet: bool) -> None:
@@ -141,8 +149,8 @@ def status_of(summary: Mapping[str, Any]) -> int:
     if reason in signal.Signals.__members__:
         return 128 + signal.Signals[reason]
     if reason:
-        what = reason if reason.startswith("worker ") else f"stopped early: {reason}"
-        print(f"loadgen: {what}", file=sys.stderr)
+        if not reason.startswith("worker "):  # the loss of one was told when it happened
+            print(f"loadgen: stopped early: {reason}", file=sys.stderr)
         return 3
     status = exit_status(summary)
     if status == 3 and not summary["requests"]["ok"]:

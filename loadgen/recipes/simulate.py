@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from loadgen.arguments import gate_rules, workload_of
-from loadgen.recipes.output import as_json, put
+from loadgen.recipes.output import RUNS, as_json, check_writable, put, run_dir
 from loadgen.recipes.report import page_of, rendered, summary_by
 from loadgen.recipes.run import schedule_of
 
@@ -21,6 +21,9 @@ def simulate(arguments: dict[str, Any]) -> int:
     from analysis.slo import exit_status
 
     workload = workload_of(arguments)
+    if arguments["out"] is not None:
+        run_dir(arguments["out"], workload.name)
+    check_writable("--html", arguments["html"], arguments["out"] or RUNS)
     schedule = schedule_of(workload)
     simulation = simulation_of(arguments)
     if arguments["compare"]:
@@ -32,7 +35,7 @@ def simulate(arguments: dict[str, Any]) -> int:
         _write(run, summary, arguments)
     put(rendered(summary, arguments["format_"]))
     if arguments["html"] is not None:
-        put(page_of(run, summary), arguments["html"])
+        put(page_of(run, summary), arguments["html"], "--html")
     return exit_status(summary)
 
 
@@ -71,7 +74,7 @@ def _compare(arguments: Mapping[str, Any], workload: "Workload", schedule: "Sche
     document = {"workload": workload.name, "seed": schedule.seed, "policies": rows}
     put(as_json(document) if arguments["format_"] == "json" else render(document))
     if arguments["html"] is not None:
-        put(_page(document), arguments["html"])
+        put(_page(document), arguments["html"], "--html")
     return 0
 
 

@@ -1,8 +1,8 @@
 """One worker: what it sends and hears, its clock, and the share that it is given."""
 
 import asyncio
+import os
 import pickle
-import socket
 import time
 from pathlib import Path
 from typing import Any
@@ -88,12 +88,16 @@ def test_a_share_needs_no_certificate_where_there_is_no_tls() -> None:
     assert share().part(0, 2).whole().access == share().access
 
 
+async def wire_ends() -> tuple[Wire, Wire]:
+    (there, from_here), (here, from_there) = os.pipe(), os.pipe()
+    return await Wire.over(here, from_here), await Wire.over(there, from_there)
+
+
 def wires(test: Any) -> Any:
     """Runs `test(one end, other end)`."""
 
     async def main() -> Any:
-        left, right = socket.socketpair()
-        ends = await Wire.over(left), await Wire.over(right)
+        ends = await wire_ends()
         try:
             return await asyncio.wait_for(test(*ends), 10)
         finally:
@@ -117,16 +121,34 @@ def test_messages_arrive_in_order_and_whole() -> None:
 @pytest.mark.parametrize("half", [b"", b"\x09", b"\x09\x00\x00\x00abc"])
 def test_an_end_that_is_gone_is_no_message(half: bytes) -> None:
     async def main() -> Any:
-        left, right = socket.socketpair()
-        theirs = await Wire.over(right)
-        with left:
-            left.sendall(half)
+        (there, from_here), (here, from_there) = os.pipe(), os.pipe()
+        theirs = await Wire.over(there, from_there)
+        os.write(from_here, half)
+        os.close(from_here)
+        os.close(here)
         heard = await theirs.receive()
         theirs.send("nobody", "hears")
         await theirs.close()
         return heard
 
     assert asyncio.run(main()) is None
+
+
+def test_what_was_said_before_the_end_is_heard_though_what_came_in_return_was_not() -> None:
+    """As when a run is stopped just as a worker says its last word."""
+    words = [("tick", "x" * 40_000), ("tick", 2), ("done", 42)]
+
+    async def test(ours: Wire, theirs: Wire) -> list[Any]:
+        for word in words:
+            theirs.send(*word)
+        ours.send("stop", "SIGINT", False)  # nobody reads it any more
+        await theirs.close()
+        for _ in range(9):  # and this meets a closed end, of which we learn as the loop turns
+            ours.send("stop", "SIGINT", True)
+            await asyncio.sleep(0)
+        return [await ours.receive() for _ in [*words, None]]
+
+    assert wires(test) == [*words, None]
 
 
 def test_who_does_not_read_is_noticed_and_not_waited_for() -> None:
