@@ -18,16 +18,17 @@ import threading
 import zlib
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import fields
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
 
-from analysis.columns import ROW_FIELDS, Row, rows_of
-from analysis.record import RequestRecord
-from analysis.thin import TAIL
+from analysis.columns import REQUESTS, ROW_FIELDS, Row, rows_of
+from analysis.record import KINDS, RequestRecord
+from analysis.thin import COUNTED, TAIL
 
 MAGIC = b"loadgen journal 1 " + sys.byteorder.encode() + b"\n"
 _FRAME = struct.Struct("<II")
@@ -35,7 +36,21 @@ _ROWS_PER_FRAME = 50  # encoding more at once would hold up the event loop, whic
 _TEXT = ROW_FIELDS.index("text")
 _STARTS = tuple(map(ROW_FIELDS.index, ("due_ns", "sent_ns", "end_ns")))
 _END = ROW_FIELDS.index("end_ns")
-_LENGTHS = (len(ROW_FIELDS), len(ROW_FIELDS) + len(TAIL))
+_KIND = ROW_FIELDS.index("kind")
+_KIND_CODES = bytes(range(len(KINDS)))
+
+_Int = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+_Seconds = Annotated[float, msgspec.Meta(ge=-1e11, le=1e11)]  # what 64 bits of nanoseconds may come to
+_ANNOTATED: dict[Any, Any] = {
+    int: _Int, int | None: _Int | None, float | None: _Seconds | None, "array[int]": bytes,
+}  # fmt: skip
+_DECLARED = {each.name: _ANNOTATED.get(each.type, each.type) for each in fields(RequestRecord)}
+_HEAD = tuple(_DECLARED[name] for name in ROW_FIELDS)
+_TOLD = {"Int64": _Int | None, "Float64": _Seconds | None, "boolean": bool | None, "category": str | None}
+_TAIL = tuple(_TOLD[known[name]] if name in (known := REQUESTS | COUNTED) else bytes for name in TAIL)
+_ROWS: dict[int, Any] = {len(types): list[tuple[types]] for types in (_HEAD, _HEAD + _TAIL)}  # type: ignore[valid-type]
+"""What the rows of a batch are, by their length: whole ones, and those that keep few events."""
+_SAMPLES = list[dict[str, _Int | float | bool | None]]
 
 
 class JournalError(ValueError):
@@ -111,10 +126,13 @@ def read_journal(path: Path) -> Iterator[tuple[str, Any]]:
     """Kind and content of every whole frame. JournalError if the file is something else; OSError if unreadable."""
     with path.open("rb") as file:
         head = file.read(len(MAGIC))
-        if not MAGIC.startswith(head):
-            raise JournalError("not a journal of this format and byte order")
-        while payload := _next_payload(file):
-            yield _decoded(payload)
+        try:
+            if not MAGIC.startswith(head):
+                raise JournalError("not a journal of this format and byte order")
+            while payload := _next_payload(file):
+                yield _decoded(payload)
+        except JournalError as problem:
+            raise JournalError(f"{path.name}: {problem}") from None
 
 
 def read_journals(paths: Sequence[Path]) -> Iterator[tuple[str, Any]]:
@@ -159,13 +177,25 @@ def _next_payload(file: Any) -> bytes | None:
 
 
 def _decoded(payload: bytes) -> tuple[str, Any]:
+    """A checksum says that a frame is as it was written, not by whom: its content is checked type by type."""
     try:
         kind, content = msgspec.msgpack.decode(payload, type=tuple[str, list[Any] | dict[str, Any]])
+        if kind == "requests":
+            return kind, _rows(content)
+        return kind, msgspec.convert(content, _SAMPLES) if kind in ("client", "server") else content
     except msgspec.MsgspecError as problem:
         raise JournalError(f"unreadable frame: {problem}") from None
-    if kind == "requests" and any(len(row) not in _LENGTHS for row in content):
+
+
+def _rows(content: Any) -> list[Row]:
+    first = content[0] if isinstance(content, list) and content else ()
+    length = len(first) if isinstance(first, list) else 0
+    if content and length not in _ROWS:
         raise JournalError("written by another version of loadgen")
-    return kind, content
+    rows: list[Row] = msgspec.convert(content, _ROWS.get(length, list[tuple[()]]))
+    if any(row[_KIND].translate(None, _KIND_CODES) for row in rows):
+        raise JournalError("unreadable frame: token events of an unknown kind")
+    return rows
 
 
 def _without_text(row: Row) -> Row:

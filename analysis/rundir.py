@@ -8,6 +8,7 @@ summary.json
 """
 
 import json
+import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -35,6 +36,7 @@ from analysis.columns import (
 )
 from analysis.events import gaps_of
 from analysis.journal import Journal, read_journals
+from analysis.meta import check, plain, plain_table
 from analysis.record import RequestRecord
 from analysis.run import Run, derive
 from analysis.stalls.frozen import settings
@@ -148,21 +150,24 @@ def read_run(path: Path) -> Run:
 
 
 def read_meta(path: Path) -> dict[str, Any]:
-    """run.json of a directory."""
+    """run.json of a directory, with control characters out of its texts and every field of its type."""
     file = Path(path) / "run.json"
     if not file.is_file():
         raise RunDirError(f"{path}: no run.json there: name a directory that `loadgen run` wrote")
     with _plainly(file, "cannot read"):
-        meta = json.loads(file.read_text(encoding="utf-8"))
-        if not isinstance(meta, dict) or "format_version" not in meta:
-            raise RunDirError(f"{file}: not the description of a run")
-    if meta["format_version"] != FORMAT_VERSION:
-        raise RunDirError(f"{file}: format version {meta['format_version']}; this loadgen reads {FORMAT_VERSION}")
-    stages = meta.get("stages") or []
-    if not isinstance(stages, list) or not all(isinstance(stage, dict) and "name" in stage for stage in stages):
-        raise RunDirError(f"{file}: stages: expected a list of stages with names")
-    if not isinstance(meta.get("workload") or {}, dict | str):
-        raise RunDirError(f"{file}: workload: expected a mapping")
+        document = json.loads(file.read_text(encoding="utf-8"))
+    if not isinstance(document, dict) or "format_version" not in document:
+        raise RunDirError(f"{file}: not the description of a run")
+    try:
+        told = plain(document)
+        if told["format_version"] != FORMAT_VERSION:
+            raise ValueError(f"format version {told['format_version']!r}; this loadgen reads {FORMAT_VERSION}")
+        if isinstance(told.get("workload"), str):  # as other writers may have it: its name
+            told["workload"] = {"name": told["workload"]}
+        check(told)
+    except ValueError as problem:
+        raise RunDirError(f"{file}: {_line(problem)}") from None
+    meta: dict[str, Any] = told
     return meta
 
 
@@ -193,7 +198,7 @@ def _plainly(path: Path, what: str) -> Iterator[None]:
         yield
     except OSError as problem:
         raise RunDirError(f"{path}: {what}: {problem.strerror or _line(problem)}") from None
-    except (ValueError, TypeError, KeyError, RecursionError, pa.ArrowException) as problem:
+    except (ValueError, TypeError, LookupError, ArithmeticError, RecursionError, pa.ArrowException) as problem:
         raise RunDirError(f"{path}: {what}: {_line(problem)}") from None
 
 
@@ -285,10 +290,9 @@ def _from_journals(journals: Sequence[Path], meta: dict[str, Any]) -> Run:
     samples: dict[str, list[dict[str, Any]]] = {"client": [], "server": []}
     rows = [row for group in _groups(journals, samples) for row in group]
     server, client = (_sample_table(samples[name]) if samples[name] else None for name in ("server", "client"))
-    if _is_thinned(meta):
-        requests, chunks, counted = thinned_tables_of(rows)
-        return Run.from_frames(meta, requests, chunks, server, client, counted)
-    return Run.from_frames(meta, *tables_of(rows), server, client)
+    tables = thinned_tables_of(rows) if _is_thinned(meta) else tables_of(rows)
+    requests, chunks, *counted = map(plain_table, tables)
+    return Run.from_frames(meta, requests, chunks, server, client, *counted)
 
 
 def _sample_table(samples: Sequence[Mapping[str, Any]]) -> pa.Table:
@@ -298,11 +302,11 @@ def _sample_table(samples: Sequence[Mapping[str, Any]]) -> pa.Table:
 
 
 def _sampled(values: list[Any]) -> pa.Array:
+    """What a server calls infinite it has not measured."""
+    values = [None if isinstance(each, float) and not math.isfinite(each) else each for each in values]
     known = [each for each in values if each is not None]
     if not known:
         return pa.nulls(len(values))
-    if isinstance(known[0], str):
-        return array_of(values, "string")
     exact = len(known) == len(values) and all(isinstance(each, int) for each in known)
     return array_of(values, "int64" if exact else "Float64")
 
@@ -319,7 +323,7 @@ def _table(file: Path, columns: Mapping[str, str], optional: Iterable[str]) -> p
             found[name] = _cast(file, table[name], name, dtype)
         elif name in OPTIONAL:
             found[name] = array_of([OPTIONAL[name]] * len(table), dtype)
-    return _with_usage(pa.table(found))
+    return _with_usage(plain_table(pa.table(found)))
 
 
 def _with_usage(table: pa.Table) -> pa.Table:
@@ -349,7 +353,13 @@ def _cast(file: Path, column: pa.ChunkedArray, name: str, dtype: str) -> pa.Chun
 
 def _samples(path: Path, name: str) -> pa.Table | None:
     file = path / f"{name}.parquet"
-    return _read(file) if file.exists() else None
+    if not file.exists():
+        return None
+    table = _read(file)
+    for each in table.schema:
+        if not (pa.types.is_integer(each.type) or pa.types.is_floating(each.type) or pa.types.is_null(each.type)):
+            raise RunDirError(f"{file}: column {each.name!r}: expected numbers, got {each.type}")
+    return table
 
 
 def _read(file: Path) -> pa.Table:

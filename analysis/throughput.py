@@ -177,7 +177,7 @@ def token_arrivals(run: Run) -> tuple[Ints, Ints, Floats]:
         return run.events.row, run.events.arrival_ns, event_tokens(run)
     first, last, output = (run.column(name) for name in ("first_token_ns", "last_token_ns", "output_tokens"))
     tokens = np.where(np.isnan(output), run.events.per_request, output)
-    began = np.flatnonzero(~np.isnan(first))
+    began = np.flatnonzero(~np.isnan(last - first))
     part = np.linspace(0, 1, EVEN_STEPS)
     at_ns = first[began, None] + (last - first)[began, None] * part
     row, each = np.repeat(began, EVEN_STEPS), np.repeat(tokens[began], EVEN_STEPS) / EVEN_STEPS

@@ -1,16 +1,23 @@
 """Journals: several of them are one sequence by due time, and a write that fails leaves nothing behind."""
 
 import errno
+import struct
+import zlib
+from array import array
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.journal import Journal, read_journal, read_journals
+from analysis.columns import ROW_FIELDS, rows_of
+from analysis.journal import MAGIC, Journal, JournalError, read_journal, read_journals
 from analysis.record import RequestRecord
+from analysis.rundir import RunDirError, RunWriter, read_run
+from tests.analysis import records
 
 
 def record(
@@ -140,3 +147,58 @@ def test_a_journal_cut_short_ends_where_it_was_cut(tmp_path: Path) -> None:
     cut.write_bytes(cut.read_bytes()[:-1])
     assert len(list(read_journal(cut))) == 1
     assert names(whole, cut) == ["a", "b", "c"]
+
+
+# --- of a stranger ----------------------------------------------------------------------------------------------------
+
+
+def frame(kind: str, content: Any) -> bytes:
+    """As it would be written, checksum and all."""
+    payload = msgspec.msgpack.encode((kind, content))
+    return struct.pack("<II", len(payload), zlib.crc32(payload)) + payload
+
+
+def with_field(name: str, value: Any) -> bytes:
+    """A batch of one good row but for one field."""
+    (good,) = rows_of([record("r", 0, 1, 2)])
+    row = [each.tobytes() if isinstance(each, array) else each for each in good]
+    return frame("requests", [[value if each == name else old for each, old in zip(ROW_FIELDS, row, strict=True)]])
+
+
+STRANGE = {
+    "samples that are none": (frame("client", {"a": 1}), "Expected `array`, got `object`"),
+    "a sample that is a number": (frame("client", [5]), r"Expected `object`, got `int` - at `\$\[0\]`"),
+    "a time in words": (frame("client", [{"t_ns": "x"}]), "got `str`"),
+    "a time beyond 64 bits": (frame("server", [{"t_ns": 2**63, "running": 1}]), "Expected `int` <= "),
+    "requests that are a mapping": (frame("requests", {"a": 1}), "written by another version"),
+    "a row that is a number": (frame("requests", [5]), "written by another version"),
+    "rows of two kinds": (frame("requests", [[None] * len(ROW_FIELDS), [1]]), "Expected"),
+    "an id that is a number": (with_field("request_id", 1.5), "Expected `str`, got `float`"),
+    "a status that is a mapping": (with_field("status", {}), r"Expected `int \| null`, got `object`"),
+    "an error that is a number": (with_field("error", 1.5), r"Expected `str \| null`, got `float`"),
+    "an instant beyond 64 bits": (with_field("sent_ns", 2**63), "Expected `int` <= "),
+    "an endless connect": (with_field("connect_s", float("inf")), "Expected `float` <= "),
+    "events that are a list": (with_field("arrival_ns", [1]), "Expected `bytes`, got `array`"),
+    "events of no known kind": (with_field("kind", b"\x09"), "token events of an unknown kind"),
+}
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(("content", "message"), STRANGE.values(), ids=STRANGE.keys())
+def test_a_whole_frame_with_odd_content_is_one_line(tmp_path: Path, content: bytes, message: str) -> None:
+    RunWriter.create(tmp_path / "run", records.meta()).abandon()
+    journal = tmp_path / "run" / "journal.bin"
+    journal.write_bytes(MAGIC + content)
+    with pytest.raises(RunDirError, match=message) as caught:
+        read_run(tmp_path / "run")
+    assert "\n" not in str(caught.value)
+    assert f"{tmp_path / 'run'}: cannot read the run: journal.bin: " in str(caught.value)
+
+
+def test_a_frame_of_a_kind_to_come_is_passed_over(tmp_path: Path) -> None:
+    path = written(tmp_path / "0", [record("a", 1, 1, 5)])
+    path.write_bytes(path.read_bytes() + frame("weather", {"rain": "x"}))
+    assert names(path) == ["a"]
+    path.write_bytes(b"something else")
+    with pytest.raises(JournalError, match="0: not a journal"):
+        names(path)

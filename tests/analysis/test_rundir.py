@@ -4,6 +4,7 @@ import errno
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -15,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from analysis import rundir
 from analysis.columns import CHUNKS, REQUESTS
 from analysis.journal import read_journal
+from analysis.meta import plain_text
 from analysis.record import KINDS, RequestRecord
 from analysis.run import Run
 from analysis.rundir import RunDirError, RunJournal, RunWriter, read_meta, read_run, write_summary
@@ -41,7 +43,8 @@ given_once_a_folder = settings(
 @given_once_a_folder
 @given(records=any_records())
 def test_a_run_comes_back_as_it_was(tmp_path: Path, records: list[RequestRecord]) -> None:
-    folder, expected = fresh(tmp_path), Run.from_records(meta(), records)
+    shown = [replace(one, error=one.error and plain_text(one.error)) for one in records]
+    folder, expected = fresh(tmp_path), Run.from_records(meta(), shown)
     writer = RunWriter.create(folder, meta())
     writer.append(records[:2])
     writer.append(records[2:])
@@ -74,7 +77,7 @@ def test_a_journal_cut_at_any_byte_gives_the_whole_batches_before(tmp_path: Path
 def two_workers(folder: Path) -> RunWriter:
     """A run whose workers have come to their end."""
     writer = RunWriter.create(folder, meta())
-    writer.append_server([{"t_ns": 1, "name": "running", "value": 3.0}])
+    writer.append_server([{"t_ns": 1, "running": 3.0}])
     for worker, names in enumerate(("ac", "b")):
         journal = RunJournal.of_worker(folder, worker)
         journal.append([record(name, [10, 20], due=10 * ord(name), usage=2, worker=worker) for name in names])
@@ -148,7 +151,7 @@ def closed(folder: Path, *records: RequestRecord, keep_text: bool = False) -> Pa
     writer = RunWriter.create(folder, meta(), keep_text)
     writer.append(records)
     writer.append_client({"t_ns": 1, "loop_lag_max_s": 0.001, "cpu_share": 0.2})
-    writer.append_server([{"t_ns": 1, "name": "running", "value": 3.0}])
+    writer.append_server([{"t_ns": 1, "running": 3.0}])
     writer.close({"seed": 8})
     return folder
 
@@ -208,6 +211,10 @@ def orphan(folder: Path) -> None:
     pq.write_table(table.append_column("request_id", pa.array(["x", "y"])), folder / "chunks.parquet")
 
 
+def wordy(folder: Path) -> None:
+    pq.write_table(pa.table({"t_ns": ["now"]}), folder / "client.parquet")
+
+
 def write(name: str, text: str) -> Callable[[Path], None]:
     return lambda folder: (folder / name).write_text(text) and None
 
@@ -224,12 +231,13 @@ def journal_of_a_stranger(folder: Path) -> None:
         (write("run.json", "{"), r"run\.json: cannot read: "),
         (write("run.json", "[]"), r"not the description of a run"),
         (write("run.json", '{"format_version": 2}'), r"format version 2; this loadgen reads 1"),
-        (write("run.json", '{"format_version": 1, "stages": [7]}'), r"stages: expected a list"),
+        (write("run.json", '{"format_version": 1, "stages": [7]}'), r"run\.json: stages\[0\]: expected a mapping"),
         (write("requests.parquet", "no"), r"requests\.parquet: cannot read: "),
         (journal_of_a_stranger, r"not a journal of this format"),
         (lambda folder: (folder / "chunks.parquet").unlink(), r"chunks\.parquet: missing"),
         (drop("outcome"), r"no column 'outcome'"),
         (retype, r"column 'sent_ns': expected int64"),
+        (wordy, r"client\.parquet: column 't_ns': expected numbers, got string"),
         (orphan, r"token events of requests that are not listed"),
     ],
 )
@@ -248,6 +256,29 @@ def test_a_file_of_another_writer_may_leave_out_what_is_derived(tmp_path: Path) 
     drop("ttft_s")(folder)
     drop("choices")(folder)
     assert summarize(read_run(folder)) == expected
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_no_word_of_a_table_moves_the_cursor(tmp_path: Path, ended: bool) -> None:
+    folder, stage = tmp_path / "run", "main\x1b[2J"
+    writer = RunWriter.create(folder, meta(stages=[{"name": stage}]), keep_text=True)
+    writer.append([record("a\x9b", [10, 20], usage=2, stage=stage, class_name="c\r", error="no\nway", text="line\n")])
+    writer.close({}) if ended else writer.abandon()
+    run = read_run(folder)
+    row = run.requests.iloc[0]
+    assert row[["request_id", "stage", "class", "error"]].tolist() == ["a\ufffd", "main\ufffd[2J", "c ", "no way"]
+    assert row["text"] == "line\n"
+    assert set(run.chunks["request_id"]) == {"a\ufffd"}
+    assert run.measured.all()
+
+
+def test_what_a_server_calls_infinite_it_has_not_measured(tmp_path: Path) -> None:
+    writer = RunWriter.create(tmp_path / "run", meta())
+    writer.append_server([{"t_ns": 1, "running": float("inf")}, {"t_ns": 2, "running": 3.0}])
+    writer.close({})
+    server = read_run(tmp_path / "run").server
+    assert server is not None
+    assert server["running"].isna().tolist() == [True, False]
 
 
 def test_the_summary_is_json(tmp_path: Path) -> None:

@@ -1,26 +1,31 @@
 """Whatever a server sends, however the network cuts it: one request, one record that holds together, and no exception.
 
 The long version is tests/bench/fuzz, over TCP; here the answers come through a pair of sockets in the same loop, or go
-straight to an Exchange.
+straight to an Exchange. And whatever a run directory says that others wrote: it is read, or one line tells why not.
 """
 
 import asyncio
 import gzip
 import json
 import random
+import re
+import shutil
 import socket
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from functools import partial
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from typer.testing import CliRunner, Result
 
 from analysis.record import RequestRecord
+from loadgen.cli import app
 from loadgen.clock import RunClock
 from loadgen.connection import Connection
 from loadgen.error_text import MAX_MESSAGE_CHARS, error_message
@@ -38,6 +43,8 @@ CUTS = st.lists(st.integers(0, 4000), max_size=12)
 NO_LIMITS = Limits(connect_s=None)
 FIXED_NS = 1_000
 SENDABLE = 16_384  # bytes that a socket takes without anyone reading
+
+SAMPLE_RUNS = Path(__file__).parents[2] / "sample_runs"
 
 
 def fixed_clock() -> RunClock:
@@ -255,3 +262,48 @@ def test_a_limit_that_our_own_lateness_met_waits_for_what_is_still_to_be_read(an
         return record
 
     assert run_virtual(run()).outcome == outcome
+
+
+# --- a run directory that others wrote --------------------------------------------------------------------------------
+
+COMMANDS = [
+    *(["report", "RUN", "--format", kind] for kind in ("text", "json", "csv", "html", "junit", "markdown", "vllm")),
+    ["stalls", "RUN"],
+    ["compare", "RUN", "RUN"],
+    ["compare", "RUN", "RUN", "--format", "html"],
+]
+each_command = pytest.mark.parametrize("words", COMMANDS, ids=lambda words: " ".join(words).replace(" RUN", ""))
+
+
+def described(folder: Path, **changes: Any) -> Path:
+    """A sample run whose description says something else here and there."""
+    shutil.copytree(SAMPLE_RUNS / "interrupted", folder)
+    told = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+    (folder / "run.json").write_text(json.dumps(told | changes), encoding="utf-8")
+    return folder
+
+
+def loadgen(words: Sequence[str], run: Path) -> Result:
+    return CliRunner().invoke(app, [str(run) if word == "RUN" else word for word in words])
+
+
+@each_command
+def test_a_damaged_description_is_one_line_to_every_command(tmp_path: Path, words: list[str]) -> None:
+    run = described(tmp_path / "run", stages=[{"name": "main", "offered_rps": "x"}])
+    result = loadgen(words, run)
+    assert result.exit_code == 2
+    assert result.output == f"loadgen: {run / 'run.json'}: stages[0].offered_rps: expected a number\n"
+
+
+@each_command
+def test_no_command_shows_control_characters(tmp_path: Path, words: list[str]) -> None:
+    bad = "\x1b[31mred\x9b2J\x07\r\nSLO: PASS"
+    texts = dict.fromkeys(("id", "name", "model", "target", "engine", "interrupted_by", "started_at"), bad)
+    result = loadgen(words, described(tmp_path / "run", **texts, warnings=[{"code": bad, "text": bad}]))
+    assert result.exit_code in (0, 1, 3), result.output
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]|^SLO: PASS", result.output, re.MULTILINE)
+
+
+@each_command
+def test_a_workload_that_is_but_a_name_is_read(tmp_path: Path, words: list[str]) -> None:
+    assert loadgen(words, described(tmp_path / "run", workload="x")).exit_code in (0, 3)
