@@ -108,8 +108,9 @@ def _clock_stepped(run: Run) -> Text:
 
 def _held_back(run: Run, cap: int) -> Bools:
     """The requests that found all slots of their worker taken when they were due: each has its part of `cap`."""
-    workers = int(run.meta.get("workers") or 1)
     worker = np.nan_to_num(run.column("worker"))
+    # One that sent nothing has its part too; runs put together, or written before the number was, may tell too few.
+    workers = max(int(run.meta.get("workers") or 1), int(worker.max(initial=0)) + 1)
     held = np.zeros(run.size, dtype=bool)
     for number in range(workers):
         mine = worker == number

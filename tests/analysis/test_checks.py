@@ -126,8 +126,17 @@ def queued(slots: int, worker: int = 0) -> list[Any]:
         (queued(2)[::-1], {"limits": {"max_in_flight": 2}}),
         (queued(2) + queued(1, 1), {"limits": {"max_in_flight": 3}, "workers": 2}),
         (queued(1) + queued(1, 1), {"limits": {"max_in_flight": 2}, "workers": 2}),
+        (queued(1) + queued(1, 1), {"limits": {"max_in_flight": 2}}),
+        (queued(1), {"limits": {"max_in_flight": 2}, "workers": 2}),
     ],
-    ids=["due at one instant", "in another order", "two workers have two slots and one", "one each"],
+    ids=[
+        "due at one instant",
+        "in another order",
+        "two workers have two slots and one",
+        "one each",
+        "their number is not told",
+        "the other sent nothing",
+    ],
 )
 def test_who_waits_for_a_slot_is_not_late(records: list[Any], changes: dict[str, Any]) -> None:
     summary = summary_of(*records, **open_loop(**changes))
